@@ -55,7 +55,7 @@ pub trait Transport<C: ?Sized>: Send + Sync + 'static {
     fn crash_marks(
         &self,
         client: &C,
-        source: &Self::Source,
+        source: &mut Self::Source,
     ) -> impl Future<Output = Result<Option<BoxCrashMarks>, StoreError>> + Send;
 }
 
@@ -112,8 +112,8 @@ impl<S: Source> Opened<S> {
         let name = transport.consumer_name().ok_or_else(unnamed)?;
         let dead_letters = transport.dead_letters(client, name).await?;
         let retry_queue = transport.retry_queue(client, name).await?;
-        let source = transport.source(client, name).await?;
-        let crash_marks = transport.crash_marks(client, &source).await?;
+        let mut source = transport.source(client, name).await?;
+        let crash_marks = transport.crash_marks(client, &mut source).await?;
         Ok(Self { source, retry_queue, dead_letters, crash_marks })
     }
 }

@@ -87,7 +87,7 @@ impl Transport<MemoryBroker> for MemoryTransport {
     async fn crash_marks(
         &self,
         _broker: &MemoryBroker,
-        _source: &MemorySource,
+        _source: &mut MemorySource,
     ) -> Result<Option<BoxCrashMarks>, StoreError> {
         Ok(None)
     }

@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stor
 use dlq_core::Sink as _;
 use dlq_nats::admin::{ConsumerPlan, Deployment, Finding, Severity, StreamPlan};
 use dlq_nats::router::RouterConfig;
-use dlq_nats::{DlqStream, EventRouter, NatsConsumer, NatsSink, RetryStream};
+use dlq_nats::{DlqStream, EventRouter, NatsSink, NatsTransport, RetryStream};
 use dlq_testkit::fixtures::letter;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -493,7 +493,7 @@ async fn a_right_to_answer_is_one_to_acknowledge_where_it_has_no_end() {
         let severities: Vec<_> = lacks.map(|finding| finding.severity).collect();
         assert!(!severities.is_empty(), "{findings:#?}");
         assert!(severities.iter().all(|severity| *severity == expected), "{findings:#?}");
-        let opened = NatsConsumer::new(STREAM, "billing").source(&client).await;
+        let opened = NatsTransport::new(STREAM).name("billing").source(&client).await;
         assert_eq!(opened.is_err(), expected == Severity::Error, "{opened:?}");
     }
 }

@@ -382,7 +382,7 @@ impl Transport<RedisClient> for RedisTransport {
     async fn crash_marks(
         &self,
         client: &RedisClient,
-        _source: &RedisSource,
+        _source: &mut RedisSource,
     ) -> Result<Option<BoxCrashMarks>, StoreError> {
         Ok(Some(BoxCrashMarks::new(RedisTransport::crash_marks(self, client).await?)))
     }

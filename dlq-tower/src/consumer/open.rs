@@ -95,10 +95,10 @@ where
             if wanted.retry_queue {
                 retry_queue = transport.retry_queue(client, name).await?;
             }
-            let source = transport.source(client, name).await?;
+            let mut source = transport.source(client, name).await?;
             let mut crash_marks = None;
             if wanted.crash_marks {
-                crash_marks = transport.crash_marks(client, &source).await?;
+                crash_marks = transport.crash_marks(client, &mut source).await?;
             }
             Ok(Parts { given: Given::new(source), retry_queue, dead_letters, crash_marks })
         })

@@ -78,7 +78,7 @@ impl Transport<MemoryBroker> for Noting {
     async fn crash_marks(
         &self,
         _broker: &MemoryBroker,
-        _source: &MemorySource,
+        _source: &mut MemorySource,
     ) -> Result<Option<BoxCrashMarks>, StoreError> {
         self.note("marks", "")?;
         Ok(Some(BoxCrashMarks::new(MemoryStore::new())))
