@@ -5,6 +5,7 @@ mod crowded;
 mod growing;
 mod hearing;
 mod killed;
+mod outlines;
 mod reading;
 mod refused;
 mod replay;
