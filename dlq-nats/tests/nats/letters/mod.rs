@@ -3,6 +3,7 @@
 mod behind;
 mod crowded;
 mod growing;
+mod handlers;
 mod hearing;
 mod killed;
 mod outlines;
