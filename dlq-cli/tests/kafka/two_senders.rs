@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dlq_core::store::{ItemOutcome, Letters as _, Sink as _};
+use dlq_core::store::{ItemOutcome, Sink as _};
 use dlq_core::{DeadLetters, Filter, Message, OperationId, Origin, Position, Status};
 use dlq_nats::async_nats::{connect, jetstream};
 use dlq_services::{Service, ensure_installed, or_skip};
