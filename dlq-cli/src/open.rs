@@ -125,7 +125,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
         #[cfg(feature = "redis")]
         Some((scheme, _)) if redis::is_store(scheme) => {
             let builder = redis::builder(url).await?;
-            let failed = |error| CliError::from(error).about(&without_password(url));
+            let failed = |error| redis::not_opened(url, error);
             if !create && !builder.exists().await.map_err(failed)? {
                 return Err(CliError::refused(format!(
                     "there is no store at {}; a consumer, `dlq ingest` or `dlq import --create` creates it",

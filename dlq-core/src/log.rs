@@ -24,7 +24,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 
-use crate::{DeadLetter, Origin, StoreError, Timestamp};
+use crate::{Binding, DeadLetter, Origin, StoreError, Timestamp};
 
 /// The dead letters of a broker, in the order in which they were written.
 ///
@@ -117,19 +117,32 @@ pub struct Entry {
 pub enum Content {
     /// A letter.
     Letter(Box<DeadLetter>),
+    /// A letter without its payload; only of a [range that leaves payloads out](Range::headers_only).
+    Outline(Box<Outline>),
     /// A letter of which a part has gone, and why it cannot be read.
     Damaged(String),
     /// Something that nobody wrote as a letter.
     Foreign,
 }
 
+/// A letter whose payload was not read. Its identity is what its headers claim: nobody has compared it with the bytes.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// The letter. Its message has no payload.
+    pub letter: DeadLetter,
+    /// Size of the payload, as the broker says it; `None` if the message has none.
+    pub payload_size: Option<u64>,
+    /// The binding of the letter to its bytes, as its headers say it.
+    pub binding: Binding,
+}
+
 impl Entry {
-    /// Returns the letter, if there is one.
+    /// Returns the letter, if there is one that was read whole.
     #[must_use]
     pub fn letter(&self) -> Option<&DeadLetter> {
         match &self.content {
             Content::Letter(letter) => Some(letter),
-            Content::Damaged(_) | Content::Foreign => None,
+            Content::Outline(_) | Content::Damaged(_) | Content::Foreign => None,
         }
     }
 }
@@ -146,6 +159,8 @@ pub struct Range {
     pub last: Option<u64>,
     /// True if it goes on with what is written later, for ever.
     pub for_ever: bool,
+    /// True if payloads are left out where the broker can do so: letters then come as an [`Outline`].
+    pub headers_only: bool,
 }
 
 impl Range {
@@ -180,6 +195,16 @@ impl Range {
     #[must_use]
     pub fn for_ever(mut self) -> Self {
         self.for_ever = true;
+        self
+    }
+
+    /// Leaves payloads out, which a listing does not need. Brokers that cannot do so read them.
+    ///
+    /// Without its payload nobody can say whether a message is the letter that its headers claim, and a message that merely
+    /// carries the headers of a letter is read as one.
+    #[must_use]
+    pub fn headers_only(mut self) -> Self {
+        self.headers_only = true;
         self
     }
 }

@@ -177,13 +177,13 @@ impl Addressee {
             tracing::warn!(
                 %consumer, %handler,
                 "this consumer is not called like its handler, so that `dlq replay --to handler` does not reach it at the \
-                 broker; give it the name of the handler"
+                 broker unless its letters name it; give it the name of the handler, or tell its sink"
             );
         } else if !handlers.contains(consumer) {
             tracing::info!(
                 %consumer, ?handlers,
-                "`dlq replay --to handler` does not reach these handlers at the broker; send their letters to their \
-                 origin, or back from a store"
+                "`dlq replay --to handler` reaches these handlers at the broker only where letters name this consumer, or \
+                 whoever sends them does; tell its sink"
             );
         }
         self.hands_to(recipients);

@@ -21,11 +21,15 @@
 //! its bytes, and the payload if that has at most 1 KiB: one to three KiB a letter. Larger payloads are fetched from the log
 //! when a letter is asked for whole. For more letters than fit into memory, [`fill`] reads into any store.
 //!
+//! A [range of headers only](Range::headers_only) keeps no payload either, and identities are believed as the headers claim
+//! them. Where two letters claim one with different bytes, only the payloads say which is whose: [`Reading::of`] then reads
+//! everything once more with them, and [`fill`] says that its caller has to.
+//!
 //! # If the process dies
 //!
 //! Nothing was written to the broker, so there is nothing to be put right.
 
-use dlq_core::log::{Content, Entries, Log, Range};
+use dlq_core::log::{Content, Entries, Log, Outline, Range};
 use dlq_core::store::reading::Row;
 use dlq_core::store::{Group, Letters, Stats};
 use dlq_core::{
@@ -51,6 +55,9 @@ pub(crate) struct Note {
     place: Origin,
     size: Option<u64>,
     bytes: Binding,
+    /// True if the payload was not read, and `bytes` is the binding that the letter claims.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    outline: bool,
     /// The id of the letter if its own is taken.
     #[serde(skip)]
     conflicting: Option<LetterId>,
@@ -60,7 +67,13 @@ impl Note {
     /// Takes what is kept of a letter apart into the letter and its note.
     fn split(letter: DeadLetter, place: Origin) -> (DeadLetter, Self) {
         let Row { letter, place, size, bytes, conflicting, .. } = Row::new(letter, place);
-        (letter, Self { place, size, bytes, conflicting: Some(conflicting) })
+        (letter, Self { place, size, bytes, outline: false, conflicting: Some(conflicting) })
+    }
+
+    /// The same of a letter whose payload was not read.
+    fn outlined(outline: Outline, place: Origin) -> (DeadLetter, Self) {
+        let Outline { letter, payload_size: size, binding: bytes } = outline;
+        (letter, Self { place, size, bytes, outline: true, conflicting: None })
     }
 
     /// Reads the note of a row.
@@ -99,6 +112,9 @@ pub struct Filled {
     pub letters: u64,
     /// True if the entries have come to their end.
     pub is_whole: bool,
+    /// True if letters without payloads claim one identity with different bytes. Then the reading has ended, and what it has
+    /// filled is worth nothing: read again with payloads.
+    pub needs_payloads: bool,
 }
 
 /// Reads entries into a store that is to hold nothing else, until they end or the store has got `most` letters or a few
@@ -116,16 +132,23 @@ pub async fn fill<E: Entries, B: Backend>(
     while letters < most {
         let batch = entries.next(BATCH).await?;
         if batch.is_empty() {
-            return Ok(Filled { letters, is_whole: true });
+            return Ok(Filled { letters, is_whole: true, needs_payloads: false });
         }
         let added = batch.into_iter().filter_map(|entry| match entry.content {
             Content::Letter(letter) => Some(Note::split(*letter, entry.place)),
+            Content::Outline(outline) => Some(Note::outlined(*outline, entry.place)),
             Content::Damaged(_) | Content::Foreign => None,
         });
-        letters += store.run("read a log", Add(added.collect())).await?.answer;
+        let added: Vec<_> = added.collect();
+        let has_outlines = added.iter().any(|(_, note)| note.outline);
+        let added = store.run("read a log", Add(added)).await?.answer;
+        letters += added.new;
+        if has_outlines && added.conflicts > 0 {
+            return Ok(Filled { letters, is_whole: false, needs_payloads: true });
+        }
         entries.confirm().await?;
     }
-    Ok(Filled { letters, is_whole: false })
+    Ok(Filled { letters, is_whole: false, needs_payloads: false })
 }
 
 /// Copies the letters of a [filled](fill) store into another, which may be filled further.
@@ -163,8 +186,13 @@ impl<L: Log> Reading<L> {
     ///
     /// As [`Log::read`].
     pub async fn of(log: L, range: Range) -> Result<Self, StoreError> {
-        let store = MemoryStore::new();
-        fill(&mut log.read(range).await?, &store, u64::MAX).await?;
+        let mut store = MemoryStore::new();
+        let mut whole = range.clone();
+        whole.headers_only = false;
+        if fill(&mut log.read(range).await?, &store, u64::MAX).await?.needs_payloads {
+            store = MemoryStore::new();
+            fill(&mut log.read(whole).await?, &store, u64::MAX).await?;
+        }
         Ok(Self { log, store })
     }
 }
@@ -201,8 +229,13 @@ impl<L: Log, S: Letters> Reading<L, S> {
 }
 
 /// Takes a row apart that has a note, as all rows of a reading.
-fn row(mut letter: DeadLetter) -> Option<Row<Origin>> {
-    Note::take(&mut letter.attributes).map(|note| note.row(letter))
+fn row(letter: DeadLetter) -> Option<Row<Origin>> {
+    noted(letter).map(|(_, row)| row)
+}
+
+/// The same, with whether its payload was not read.
+fn noted(mut letter: DeadLetter) -> Option<(bool, Row<Origin>)> {
+    Note::take(&mut letter.attributes).map(|note| (note.outline, note.row(letter)))
 }
 
 /// Shows a summary as that of the letter in the log.
@@ -219,18 +252,24 @@ impl<L: Log, S: Letters> Letters for Reading<L, S> {
 
     /// Letters whose payloads have gone from the log since it was read are left out.
     async fn get_all(&self, ids: Vec<LetterId>) -> Result<Vec<DeadLetter>, StoreError> {
-        let rows = self.store.get_all(ids).await?.into_iter().filter_map(row);
-        let rows: Vec<Row<Origin>> = rows.collect();
-        let places = rows.iter().filter(|row| row.whole().is_none());
-        let places: Vec<Origin> = places.map(|row| row.place.clone()).collect();
+        let rows = self.store.get_all(ids).await?.into_iter().filter_map(noted);
+        let rows: Vec<(bool, Row<Origin>)> = rows.collect();
+        let places = rows.iter().filter(|(_, row)| row.whole().is_none());
+        let places: Vec<Origin> = places.map(|(_, row)| row.place.clone()).collect();
         let found = if places.is_empty() { Vec::new() } else { self.log.at(places).await? };
         let mut found = found.into_iter();
-        let whole = rows.into_iter().filter_map(|row| {
+        let whole = rows.into_iter().filter_map(|(is_outline, row)| {
             if row.whole().is_some() {
                 return Some(row.letter);
             }
-            let payload = found.next().flatten()?.message.payload().cloned();
-            row.with_payload(payload.unwrap_or_default())
+            let found = found.next().flatten()?;
+            let payload = found.message.payload().cloned().unwrap_or_default();
+            if is_outline {
+                let fits = Binding::of(&found.id, &found.message) == row.bytes;
+                let message = row.letter.message.with_payload(Some(payload));
+                return fits.then_some(DeadLetter { message, ..row.letter });
+            }
+            row.with_payload(payload)
         });
         Ok(whole.collect())
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dlq_core::log::{Content, Entries, Entry, IngestMark, Log, Range};
+use dlq_core::log::{Content, Entries, Entry, IngestMark, Log, Outline, Range};
 use dlq_core::store::{Letters, Sink as _};
 use dlq_core::{
-    DeadLetter, ErrorClass, Filter, Fingerprint, History, LetterId, LetterState, Message, Order,
-    Origin, PageRequest, Position, Reason, Status, StoreError, Timestamp,
+    Binding, DeadLetter, ErrorClass, Filter, Fingerprint, History, LetterId, LetterState, Message,
+    Order, Origin, PageRequest, Position, Reason, Status, StoreError, Timestamp,
 };
 use dlq_letters::log::{Reading, carry, fill};
 use dlq_letters::memory::MemoryStore;
@@ -44,11 +44,19 @@ impl Log for Letterbox {
         Ok(Vec::new())
     }
 
-    async fn read(&self, _: Range) -> Result<Read, StoreError> {
+    async fn read(&self, range: Range) -> Result<Read, StoreError> {
         let entry = |(n, letter): (usize, &DeadLetter)| {
             let mut letter = letter.clone();
             letter.state.created_at = Timestamp::from_millis(n as i64);
-            Entry { place: place(n), again: false, content: Content::Letter(Box::new(letter)) }
+            let content = if range.headers_only {
+                let binding = Binding::of(&letter.id, &letter.message);
+                let payload_size = letter.message.payload().map(|payload| payload.len() as u64);
+                letter.message = letter.message.with_payload(None);
+                Content::Outline(Box::new(Outline { letter, payload_size, binding }))
+            } else {
+                Content::Letter(Box::new(letter))
+            };
+            Entry { place: place(n), again: false, content }
         };
         let foreign = Entry { place: place(1_000), again: false, content: Content::Foreign };
         let all: Vec<_> = self.0.iter().enumerate().map(entry).chain([foreign]).collect();
@@ -177,6 +185,29 @@ async fn large_payloads_are_fetched_when_a_letter_is_asked_for() {
     let small = reading.get(letter(2, text("small"), 0).id).await.unwrap().unwrap();
     assert_eq!(small.attributes, BTreeMap::new());
     assert_eq!(reading.log().1.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn letters_without_payloads_are_listed_as_those_with_them() {
+    let absent = || Message::tombstone("s");
+    let mut all = vec![letter(1, large(1), 0), letter(2, text("x"), 0), letter(3, absent(), 0)];
+    all.extend([letter(2, text("x"), 1), letter(2, text("x"), 0), letter(4, text(""), 0)]);
+    let listed = async |letters: &[DeadLetter], range: Range| {
+        let log = Letterbox(letters.to_vec(), Arc::default());
+        let reading = Reading::of(log, range).await.unwrap();
+        let page = PageRequest::new().with_order(Order::OldestFirst);
+        (reading.list(Filter::new(), page).await.unwrap().letters, reading)
+    };
+    let (wanted, whole_reading) = listed(&all, Range::all()).await;
+    let (found, reading) = listed(&all, Range::all().headers_only()).await;
+    assert_eq!((found.len(), &found), (4, &wanted));
+    assert_eq!(whole(&reading).await, whole(&whole_reading).await, "fetched where they stand");
+    assert_eq!(reading.log().1.load(Ordering::Relaxed), 3, "one has no payload");
+    // Whose the identity is, and which id the other has, only the bytes say.
+    all.push(letter(1, large(2), 0));
+    let (wanted, _) = listed(&all, Range::all()).await;
+    let (found, _) = listed(&all, Range::all().headers_only()).await;
+    assert_eq!((found.len(), found), (5, wanted));
 }
 
 #[tokio::test]

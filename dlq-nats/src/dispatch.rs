@@ -26,6 +26,14 @@ pub(crate) const REPLAYING: &str = "send a dead letter back";
 /// Reason why a letter with a key is not sent.
 pub(crate) const NO_HEADER: &str = "no header is known that carries it; say which (`--key-header`, `NatsLetters::with_key_header`)";
 
+/// Attribute of a letter with the name of the consumer that reads the retry records of its handler.
+pub(crate) const CONSUMER: &str = "nats.consumer";
+
+/// Returns the name of the consumer that a letter goes to on its way to its handler.
+pub(crate) fn consumer_of(letter: &DeadLetter) -> &str {
+    letter.attributes.get(CONSUMER).unwrap_or(&letter.consumer)
+}
+
 /// Prefix of the ids of messages that were sent back.
 const ID: &str = "replay.";
 
@@ -93,15 +101,16 @@ impl Dispatch {
         Err(self.unsent(error, parcel).await)
     }
 
-    /// Sends a letter to its consumer by the retry stream that it reads.
+    /// Sends a letter to this consumer by the retry stream that it reads. A header says which of its handlers has failed.
     pub(crate) async fn give_back(
         &self,
         parcel: &Parcel<'_>,
         stream: &RetryStream,
+        consumer: &str,
     ) -> Result<(), Unsent> {
         let (letter, clock) = (parcel.letter, SystemClock::shared());
         let (home, stream) = (self.home.clone(), stream.clone());
-        let lane = NatsRetryLane::new(home, stream, &letter.consumer, false, clock);
+        let lane = NatsRetryLane::new(home, stream, consumer, false, clock);
         let ours = of_replay_to_handler(letter, &parcel.replay);
         let sent = lane.give_back(letter, id_of(&parcel.once), ours).await;
         sent.map_err(|error| match error.kind() {

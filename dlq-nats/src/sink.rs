@@ -6,6 +6,7 @@ use dlq_core::protocol::{Facts, Ours, of_death};
 use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Sink, StoreError, StoreErrorKind};
 
+use crate::dispatch::CONSUMER;
 use crate::home::Home;
 use crate::inboxes::{Heard, Inboxes, Publication};
 use crate::jetstream::JetStream;
@@ -46,6 +47,7 @@ pub struct NatsSink {
     stream: DlqStream,
     config: Arc<Config>,
     inboxes: Arc<Inboxes>,
+    consumer: Option<Arc<str>>,
 }
 
 impl NatsSink {
@@ -65,7 +67,16 @@ impl NatsSink {
         opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
         let home = Home::find(context, &config.name).await;
         let inboxes = Arc::new(Inboxes::new(home.clone()));
-        Ok(Self { home, stream, config: Arc::new(config), inboxes })
+        Ok(Self { home, stream, config: Arc::new(config), inboxes, consumer: None })
+    }
+
+    /// Sets the name of the [`NatsTransport`](crate::NatsTransport) whose letters it keeps, which stands with each in the
+    /// attribute `nats.consumer`: letters that are sent back to their handler go to that consumer. Needed where a consumer
+    /// has several handlers. Defaults to none: they go to the consumer that is called like the handler.
+    #[must_use]
+    pub fn consumer(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.consumer = Some(name.into());
+        self
     }
 
     #[cfg(feature = "router")]
@@ -75,7 +86,11 @@ impl NatsSink {
 
     fn describe(&self, letter: &DeadLetter) -> Described {
         let mut rest = Rest::of(&letter.message, &letter.origin, letter.death());
-        rest.facts = Some(Facts::of(letter));
+        let mut facts = Facts::of(letter);
+        if let Some(name) = &self.consumer {
+            facts.attributes.insert(CONSUMER.to_owned(), name.to_string());
+        }
+        rest.facts = Some(facts);
         let binding = Binding::of(&letter.id, &letter.message);
         Described {
             subject: format!("{}.{}", self.stream.prefix, tail(letter.message.subject())),

@@ -379,13 +379,13 @@ where
         Ok(Some(BoxRetryLane::new(self.named(name).retry_lane(client).await?)))
     }
 
-    async fn dead_letters(&self, client: &C, _name: &str) -> Result<BoxSink, StoreError> {
+    async fn dead_letters(&self, client: &C, name: &str) -> Result<BoxSink, StoreError> {
         let stream = self.dead.clone();
         let stream = match self.replicas {
             Some(replicas) => stream.with_replicas(replicas),
             None => stream,
         };
-        Ok(BoxSink::new(NatsSink::open(client, stream).await?))
+        Ok(BoxSink::new(NatsSink::open(client, stream).await?.consumer(name)))
     }
 
     async fn crash_marks(

@@ -42,11 +42,25 @@ pub(crate) fn changes(command: &Command) -> bool {
     )
 }
 
+/// Whether a verb shows no more of letters than their headers say.
+#[cfg(feature = "nats")]
+pub(crate) fn needs_headers_only(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::List(_)
+            | Command::Count(_)
+            | Command::Groups(_)
+            | Command::Stats(_)
+            | Command::Peek(_)
+    )
+}
+
 /// Numbers of messages and bytes from which on a reading of all of them says beforehand what it costs.
 const MANY: u64 = 100_000;
 const MUCH: u64 = 64 * 1024 * 1024;
 
-/// Says what it costs to read all that a broker has, where that is much, and what to type instead.
+/// Says what it costs to read all that a broker has, where that is much, and what to type instead. `bytes` is `None` where
+/// payloads are not read, or nobody knows.
 pub(crate) fn say_cost(shown: &str, messages: u64, bytes: Option<u64>) {
     if let Some(cost) = cost(shown, messages, bytes) {
         say!("{cost}");

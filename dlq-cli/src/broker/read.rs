@@ -29,10 +29,49 @@ pub(crate) async fn read<L: Log>(log: L, range: Range) -> Result<Read, CliError>
 }
 
 async fn read_beyond<L: Log>(log: L, range: Range, most: u64) -> Result<Read, CliError> {
+    let mut whole = range.clone();
+    whole.headers_only = false;
+    match read_range(&log, range, most).await? {
+        Some(read) => Ok(read.of(log)),
+        // Only payloads say which of two letters has the identity that both claim.
+        None => match read_range(&log, whole, most).await? {
+            Some(read) => Ok(read.of(log)),
+            None => Err(CliError::failed(format!(
+                "cannot read the letters of {log:?}: a reading with payloads yields some without; tell the maintainers"
+            ))),
+        },
+    }
+}
+
+/// A store that was filled, before it is a reading.
+enum Filled {
+    Memory(MemoryStore),
+    File(SqliteStore, TempDir),
+}
+
+impl Filled {
+    fn of(self, log: impl Log) -> Read {
+        match self {
+            Self::Memory(memory) => {
+                Read { letters: BoxLetters::new(Reading::new(log, memory)), _folder: None }
+            }
+            Self::File(store, folder) => {
+                Read { letters: BoxLetters::new(Reading::new(log, store)), _folder: Some(folder) }
+            }
+        }
+    }
+}
+
+/// Reads a range; `None` where it has to be read with payloads.
+async fn read_range<L: Log>(log: &L, range: Range, most: u64) -> Result<Option<Filled>, CliError> {
     let mut entries = log.read(range).await?;
     let memory = MemoryStore::new();
-    if fill(&mut entries, &memory, most).await?.is_whole {
-        return Ok(Read { letters: BoxLetters::new(Reading::new(log, memory)), _folder: None });
+    let filled = fill(&mut entries, &memory, most).await?;
+    if filled.needs_payloads {
+        return Ok(None);
+    }
+    if filled.is_whole {
+        return Ok(Some(Filled::Memory(memory)));
     }
     let folder = tempfile::Builder::new().prefix("dlq-read").tempdir().map_err(|error| {
         CliError::failed(format!(
@@ -44,8 +83,8 @@ async fn read_beyond<L: Log>(log: L, range: Range, most: u64) -> Result<Read, Cl
     let store = SqliteStore::builder().path(path).create(true).open().await?;
     carry(&memory, &store).await?;
     drop(memory);
-    fill(&mut entries, &store, u64::MAX).await?;
-    Ok(Read { letters: BoxLetters::new(Reading::new(log, store)), _folder: Some(folder) })
+    let filled = fill(&mut entries, &store, u64::MAX).await?;
+    Ok((!filled.needs_payloads).then_some(Filled::File(store, folder)))
 }
 
 /// The part of a log that a verb looks at, which is told where it is not all of it. `messages` is how many there are.

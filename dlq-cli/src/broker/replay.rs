@@ -24,6 +24,12 @@ pub(crate) struct Replaying {
 
 /// Refuses what was asked for and means nothing at a broker.
 pub(crate) fn refuse_what_stores_take(args: &ReplayArgs) -> Result<(), CliError> {
+    if args.via.is_typed {
+        return Err(CliError::refused(
+            "`--via` is for letters of a store, and these are sent by the broker where they are; leave it out, or ingest \
+             first: dlq ingest --once --into sqlite://dlq.db",
+        ));
+    }
     let asked = [
         (args.canary.is_some(), "--canary"),
         (args.wait, "--wait"),

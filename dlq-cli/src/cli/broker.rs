@@ -256,6 +256,11 @@ pub(crate) struct ReplayAtBrokerArgs {
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
     pub(crate) retry_stream: String,
+    /// At NATS: the consumer whose handlers get the letters, with --to handler. Defaults to the one that wrote each, or else
+    /// the one called like the handler
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler_consumer: Option<String>,
     /// At Kafka: send each to the partition where it was born, with --to origin
     #[cfg(feature = "kafka")]
     #[arg(long)]

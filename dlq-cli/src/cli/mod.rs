@@ -89,6 +89,16 @@ impl Cli {
         let is_typed = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         let typed = Typed { from: is_typed("from"), context: is_typed("context") };
         let cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+        let cli = {
+            let mut cli = cli;
+            if let (Command::Replay(args), Some((_, of_verb))) =
+                (&mut cli.command, matches.subcommand())
+            {
+                args.via.is_typed = of_verb.value_source("via") == Some(ValueSource::CommandLine);
+            }
+            cli
+        };
         Ok(Self { typed, ..cli })
     }
 }
@@ -361,6 +371,9 @@ pub(crate) struct ViaArgs {
         value_delimiter = ' '
     )]
     pub(crate) via: Vec<crate::via::Via>,
+    /// True if --via of `dlq replay` was typed, rather than taken from the environment
+    #[arg(skip)]
+    pub(crate) is_typed: bool,
     /// At NATS: the header that carries the key of a message, as the consumer has it
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]

@@ -112,6 +112,14 @@ pub(super) fn exit_code(operation: &Operation, is_waited_for: bool) -> ExitCode 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn to_broker(context: &Context, args: &ReplayArgs) -> Result<Option<Outboxes>, CliError> {
     if via::target(&args.to).is_handler() {
+        // In the environment it is for other replays; who types it wants it to be used.
+        if args.via.is_typed {
+            return Err(CliError::refused(
+                "`--via` says which broker letters are sent to, and `--to handler` sends them to none: the consumer that \
+                 failed takes them from the store; leave `--via` out, or say where they go: --to origin, or --to \
+                 SUBJECT",
+            ));
+        }
         return Ok(None);
     }
     let brokers = via::brokers(&args.via).await?;

@@ -41,9 +41,13 @@ pub(crate) async fn run(
                     return Err(Mark::no_changes(&marks, &at.shown, command.name()));
                 }
                 let (messages, bytes) = at.extent().await?;
-                let range = broker::range(&mut command, messages);
+                let mut range = broker::range(&mut command, messages);
+                let has_payloads = !broker::needs_headers_only(&command);
                 if range == Range::all() {
-                    broker::say_cost(&at.shown, messages, Some(bytes));
+                    broker::say_cost(&at.shown, messages, has_payloads.then_some(bytes));
+                }
+                if !has_payloads {
+                    range = range.headers_only();
                 }
                 let read = broker::read(NatsLetters::new(&at.context, stream), range).await?;
                 broker::look(read.letters.clone(), out, &at.shown, command).await

@@ -49,6 +49,15 @@ pub(super) async fn run(
         let mut replay = NatsReplay::new(&letters, filter, target, id)
             .with_cap(args.max_replays)
             .with_lease(args.at_broker.lease);
+        if let Some(name) = &args.at_broker.handler_consumer {
+            if args.to != "handler" {
+                return Err(CliError::refused(format!(
+                    "`--handler-consumer` goes with `--to handler`, and not with `--to {}`",
+                    args.to
+                )));
+            }
+            replay = replay.consumer(name.as_str());
+        }
         if let Some(limit) = args.limit {
             replay = replay.with_limit(limit);
         }

@@ -7,7 +7,7 @@ mod store;
 mod url;
 
 pub(crate) use broker::{Broker, outbox};
-pub(crate) use store::{builder, is_store};
+pub(crate) use store::{builder, is_store, not_opened};
 
 use std::process::ExitCode;
 

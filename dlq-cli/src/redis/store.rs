@@ -77,6 +77,23 @@ fn durability(text: &str) -> Result<Durability, String> {
     }
 }
 
+/// An error of opening a store, with what the library advises as it is said in a URL.
+pub(crate) fn not_opened(url: &str, error: StoreError) -> CliError {
+    const ADVICE: &str = "open the store with `Durability::Memory`";
+    let shown = without_password(url);
+    let joined = if url.contains('?') { '&' } else { '?' };
+    let advice = format!(
+        "say that letters may be lost with the server's memory: --from '{shown}{joined}durability=memory'"
+    );
+    let translated = |text: String| text.replace(ADVICE, &advice);
+    let error = match CliError::from(error) {
+        CliError::Failed(text) => CliError::Failed(translated(text)),
+        CliError::Refused(text) => CliError::Refused(translated(text)),
+        other @ CliError::Closed => other,
+    };
+    error.about(&shown)
+}
+
 /// Connects to the server of a store.
 pub(crate) async fn builder(url: &str) -> Result<RedisStoreBuilder, CliError> {
     let shown = without_password(url);

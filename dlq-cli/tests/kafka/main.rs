@@ -20,4 +20,6 @@ mod schema;
 mod scrape;
 mod serve;
 mod to_origin;
+#[cfg(all(feature = "nats", feature = "postgres"))]
+mod two_senders;
 mod verbs;

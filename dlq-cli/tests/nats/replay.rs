@@ -155,6 +155,28 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     assert_eq!(born.count().await, 3);
+
+    // A consumer that has this handler beside others.
+    let retries = RetryStream::new().with_name("RETRY_handler").with_prefix("retry-handler");
+    let till = NatsTransport::new(&born.stream).name("till").retry_stream(retries);
+    let mut till = till.source(&bench.client).await.unwrap();
+    for _ in 0..3 {
+        let (_, settle) = till.next().await.unwrap().unwrap();
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
+    let to = |name| [&args[..], &["--again", "--handler-consumer", name]].concat();
+    let unread = bench.run(&to("nosuch"));
+    assert_eq!(unread.code, 3, "{}", unread.err);
+    assert!(unread.err.contains("no consumer called `nosuch`"), "{}", unread.err);
+    let origin = bench.run(&[&to("till")[..], &["--to", "origin"]].concat());
+    assert_eq!(origin.code, 2, "{}", origin.err);
+    assert_eq!(bench.run(&to("till")).ok().out, "3 sent\n");
+    for _ in 0..3 {
+        let next = timeout(PATIENCE, till.next()).await.expect("it is sent there");
+        let (delivery, settle) = next.unwrap().unwrap();
+        assert_eq!((delivery.consumer(), delivery.replays()), ("billing", 2));
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,14 +3,19 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dlq_core::store::Letters as _;
-use dlq_core::{DeadLetter, Filter, OperationId, Sink as _, Timestamp};
+use dlq_core::{DeadLetter, Filter, Message, OperationId, Sink as _, Timestamp};
 use dlq_letters::memory::MemoryStore;
 use dlq_nats::async_nats::{self, jetstream};
 use dlq_nats::{DlqStream, NatsSink};
-use dlq_testkit::fixtures::{letter, varied};
+use dlq_testkit::fixtures::{letter, letter_of, varied};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::common::{Ran, dlq};
 use crate::fixture::{Bench, server_in};
@@ -195,12 +200,16 @@ async fn a_costly_read_says_what_to_type_instead_and_since_is_sought() {
         sent.await.unwrap();
     }
     bench.put(vec![letter(1)]).await;
-    let ran = bench.run(&["count"]).ok();
-    assert_eq!(ran.out, "1\n");
+    let ran = bench.run(&["export"]).ok();
+    assert_eq!(ran.out.lines().count(), 1);
     for part in ["all 71 messages", "MiB", "--since 1h", "dlq ingest --from nats://", "passed over"]
     {
         assert!(ran.err.contains(part), "{part}: {}", ran.err);
     }
+    // What lists reads headers only, which is not much of 71 messages.
+    let ran = bench.run(&["count"]).ok();
+    assert_eq!(ran.out, "1\n");
+    assert!(!ran.err.contains("are read for this"), "{}", ran.err);
     let stream = bench.context.get_stream(&bench.name).await.unwrap();
     let since = stream.get_raw_message(71).await.unwrap().time.unix_timestamp_nanos();
     let since = Timestamp::from_nanos(since.try_into().unwrap()).to_string();
@@ -208,4 +217,75 @@ async fn a_costly_read_says_what_to_type_instead_and_since_is_sought() {
     assert_eq!(ran.json()["letters"].as_array().unwrap().len(), 1);
     assert!(ran.err.starts_with("only what was written since"), "{}", ran.err);
     assert_eq!(ran.err.lines().count(), 1, "nothing else is read: {}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verbs_that_list_read_no_payloads() {
+    const LETTERS: u64 = 200;
+    const SIZE: usize = 10 * 1024;
+    let Some(bench) = Bench::with("outlines", Vec::new()).await else { return };
+    let large = |n| letter_of(Message::new("orders.created", vec![b'x'; SIZE]), n);
+    bench.put((0..LETTERS).map(large).collect()).await;
+    let proxy = Proxy::before(bench.host()).await;
+    let from = format!("{}/{}", proxy.url, bench.name);
+    let costs = |args: &[&str]| {
+        let before = proxy.bytes();
+        let args = [args, &["--from", &from]].concat();
+        let ran: Ran = tokio::task::block_in_place(|| dlq(&args).output().unwrap().into());
+        (ran.ok(), proxy.bytes() - before)
+    };
+    let (exported, whole) = costs(&["export"]);
+    assert_eq!(exported.out.lines().count() as u64, LETTERS);
+    assert!(whole >= LETTERS * SIZE as u64, "{whole}");
+    for args in [&["list"] as &[&str], &["count"], &["groups"], &["stats"], &["peek"]] {
+        let (_, bytes) = costs(args);
+        println!("{args:?}: {bytes} bytes, and {whole} to export");
+        assert!(bytes < whole / 4, "{args:?}: {bytes} of {whole}");
+    }
+    let (listed, _) = costs(&["list", "--limit", "1", "-o", "json"]);
+    assert_eq!(listed.json()["letters"][0]["payload_size"], SIZE);
+}
+
+/// Stands before a server, and counts what that says.
+struct Proxy {
+    url: String,
+    bytes: Arc<AtomicU64>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    async fn before(url: &str) -> Self {
+        let server = url.strip_prefix("nats://").unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("nats://{}", listener.local_addr().unwrap());
+        let (bytes, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
+        let counter = Arc::clone(&bytes);
+        tasks.spawn(async move {
+            let mut carried = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let (server, counter) = (server.clone(), Arc::clone(&counter));
+                carried.spawn(async move {
+                    let server = TcpStream::connect(server).await.unwrap();
+                    let (mut asks, mut hears) = client.into_split();
+                    let (mut says, mut listens) = server.into_split();
+                    let up = tokio::io::copy(&mut asks, &mut listens);
+                    let down = async {
+                        let mut buffer = vec![0; 64 * 1024];
+                        while let Ok(read @ 1..) = says.read(&mut buffer).await {
+                            counter.fetch_add(read as u64, Ordering::Relaxed);
+                            if hears.write_all(&buffer[..read]).await.is_err() {
+                                return;
+                            }
+                        }
+                    };
+                    tokio::select! { _ = up => {}, () = down => {} }
+                });
+            }
+        });
+        Self { url, bytes, _tasks: tasks }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
 }

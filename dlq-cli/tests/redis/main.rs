@@ -111,6 +111,24 @@ async fn a_copy_goes_from_store_to_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_file_is_refused_with_what_to_type() {
+    let Some(bench) = Bench::with(vec![letter(1)]).await else { return };
+    let client = dlq_redis::redis::Client::open(bench.server.url()).unwrap();
+    let mut to = client.get_multiplexed_async_connection().await.unwrap();
+    let mut set = dlq_redis::redis::cmd("CONFIG");
+    let () = set.arg("SET").arg("appendonly").arg("no").query_async(&mut to).await.unwrap();
+    let refused = bench.run(&["count"]);
+    assert_ne!(refused.code, 0);
+    let typed = format!("--from '{}&durability=memory'", bench.url("?prefix=shop"));
+    for part in ["no append-only file", "set `appendonly yes` at the server", &typed] {
+        assert!(refused.err.contains(part), "{part}: {}", refused.err);
+    }
+    assert!(!refused.err.contains("Durability::"), "{}", refused.err);
+    let typed = bench.url("?prefix=shop&durability=memory");
+    assert_eq!(run(&["count", "--from", &typed]).ok().out, "1\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_opened_is_named() {
     let Some(bench) = Bench::with(Vec::new()).await else { return };
     let unknown = run(&["count", "--from", &bench.url("?prefix=other")]);

@@ -155,3 +155,23 @@ async fn a_consumer_that_has_no_letter_is_told_and_who_has_some() {
     let told = format!("no letter is of the consumer `nosuch`; there are letters of `{CONSUMER}`");
     assert!(ran.err.contains(&told), "{}", ran.err);
 }
+
+/// Who names a broker wants letters to be sent there, and not to stay in the store.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_typed_and_not_sent_to_is_refused() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    for to in [&[] as &[&str], &["--to", "handler"]] {
+        let via = ["replay", "--all", "--yes", "--via", "nats://127.0.0.1:1"];
+        let ran = bench.run(&[&via, to].concat());
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        for part in ["`--via`", "--to origin", "leave `--via` out"] {
+            assert!(ran.err.contains(part), "{part}: {}", ran.err);
+        }
+    }
+    // In the environment it is there for whoever needs it.
+    let mut command = bench.command(&["replay", "--all", "--yes"]);
+    command.env("DLQ_VIA", "nats://127.0.0.1:1");
+    let ran = crate::common::Ran::from(command.output().unwrap()).ok();
+    assert!(ran.err.contains("consumers that run on this store take them"), "{}", ran.err);
+}

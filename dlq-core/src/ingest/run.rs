@@ -206,6 +206,9 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
         let outcome = |fed: &Entry| match &fed.content {
             Content::Letter(_) => put.next().unwrap_or((Outcome::Known, None)),
             Content::Damaged(why) => (Outcome::SetAside, Some(why.clone())),
+            Content::Outline(_) => {
+                (Outcome::SetAside, Some("the log left its payload out".to_owned()))
+            }
             Content::Foreign => (Outcome::Foreign, None),
         };
         Ok(fed.iter().map(outcome).collect())
@@ -306,7 +309,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
 fn letter(fed: &Entry) -> Option<&DeadLetter> {
     match &fed.content {
         Content::Letter(letter) => Some(letter),
-        Content::Damaged(_) | Content::Foreign => None,
+        Content::Outline(_) | Content::Damaged(_) | Content::Foreign => None,
     }
 }
 

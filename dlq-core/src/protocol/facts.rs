@@ -56,10 +56,23 @@ impl Facts {
         origin: Origin,
         written: Timestamp,
     ) -> Option<DeadLetter> {
-        let id = decoded.letter?;
-        if decoded.binding != Some(Binding::of(&id, &message)) {
+        let fits = decoded.binding == Some(Binding::of(&decoded.letter?, &message));
+        if !fits {
             return None;
         }
+        self.into_claimed(decoded, message, origin, written)
+    }
+
+    /// The same without a look at the bytes, where the payload of `message` is not at hand.
+    #[must_use]
+    pub fn into_claimed(
+        self,
+        decoded: Decoded,
+        message: Message,
+        origin: Origin,
+        written: Timestamp,
+    ) -> Option<DeadLetter> {
+        let id = decoded.letter?;
         let mut state = born(written);
         state.replays = decoded.replays.unwrap_or(self.state.replays);
         state.retry_count = self.state.retry_count.max(state.replays);

@@ -24,6 +24,7 @@
 //! | every topic | missing; not to be seen by this user; partitions without a leader; one replica in a cluster; `min.insync.replicas` that confirms too early, or stops all writing when one broker is away; unclean elections; settings that this user may not read |
 //! | retry topics | compaction; retention by size; retention that is shorter than the delay, or hardly longer; fewer partitions than the consumer's topic; messages that are too small for our headers; those that are no stage of their ladder any more, where groups do not share them; where they do, records that no group of the deployment takes, among the newest 10,000 of each partition |
 //! | dead-letter topics | compaction; retention by size, or shorter than asked; fewer partitions; messages that are too small for letters; letters that are about to be removed |
+//! | the consumer's topic, where letters may be too large for the dead-letter topic and then only point to it | compaction; retention that is shorter than that of the letters, or by size |
 //! | brokers | topics that are made by asking for them; offsets that are forgotten early; commits whose metadata are too small, or of unknown size |
 //!
 //! Whether brokers write to disk before they confirm is not looked at: Kafka relies on replicas instead.

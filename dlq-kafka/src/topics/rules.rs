@@ -151,6 +151,48 @@ impl Judged {
                           would not fit: they are kept without their payload; raise it";
             let want = format!("{needed} or more");
             self.add(Warning, "max.message.bytes", (found.to_string(), want), advice);
+            if wanted.role == Role::Letters {
+                self.pointed(wanted, seen, all);
+            }
+        }
+    }
+}
+
+impl Judged {
+    /// What holds for topics to which letters may point, as what is too large for the topic of letters stays there only: they
+    /// keep it for as long as the letters.
+    fn pointed(&mut self, wanted: &WantedTopic, seen: &Seen, all: &BTreeMap<String, Seen>) {
+        let letters = topic_name(&wanted.name);
+        for name in &wanted.sources {
+            let Some(source) = all.get(name) else { continue };
+            let mut add = |setting: &str, found: String, want: String, why: &str| {
+                let advice = format!(
+                    "letters too large for {letters} only say where their message stands here, and {why}; raise \
+                     `max.message.bytes` of {letters}, or set this"
+                );
+                let finding = Finding::new(Warning, &topic_name(name), setting);
+                self.findings.push(finding.found(found, want).advice(advice));
+            };
+            if let Some(policy) = source.text("cleanup.policy")
+                && policy.contains("compact")
+            {
+                let why = "it is lost when another message with its key comes";
+                add("cleanup.policy", policy.to_owned(), "delete".to_owned(), why);
+            }
+            let (kept, letters_kept) = (source.retention(), seen.retention());
+            if let Some(kept) = kept.filter(|_| source.text("cleanup.policy") != Some("compact"))
+                && letters_kept.is_none_or(|letters| kept < letters)
+                && seen.settings.is_some()
+            {
+                let want = letters_kept
+                    .map_or_else(|| "-1".to_owned(), |it| format!("{} or more", time(it)));
+                let why = "it is removed before the letter is";
+                add("retention.ms", time(kept), want, why);
+            }
+            if let Some(bytes) = source.number("retention.bytes").filter(|bytes| *bytes >= 0) {
+                let why = "it is removed when there is more, whatever its age";
+                add("retention.bytes", bytes.to_string(), "-1".to_owned(), why);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::{Clock as _, SystemClock};
+use dlq_kafka::admin::Deployment;
 use dlq_kafka::admin::Severity::{Error, Note, Warning};
 use dlq_kafka::{DlqTopic, Ladder};
 use dlq_services::{Service, or_skip};
@@ -39,6 +40,54 @@ async fn wrong_settings_of_dead_letters_are_found() {
     let created = deployment.create(&operator.brokers).await.unwrap();
     assert_eq!((created.created.len(), created.differs.len()), (3, 5), "{created:?}");
     assert_eq!(operator.settings("dead.dlq").await["cleanup.policy"], "compact,delete");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_forgets_what_letters_point_to_is_found() {
+    if !available() {
+        return;
+    }
+    let operator = Operator::at(&shared());
+    let forgets = [
+        ("max.message.bytes", "2000000"),
+        ("cleanup.policy", "compact,delete"),
+        ("retention.ms", "3600000"),
+        ("retention.bytes", "1000000"),
+    ];
+    operator.create("pointed", 1, &forgets).await;
+    let of_source = async |deployment: &Deployment| {
+        let findings = of_topics(operator.check(deployment).await);
+        let of_source = findings.into_iter().filter(|found| found.subject == "topic `pointed`");
+        of_source.collect::<Vec<_>>()
+    };
+    let mut deployment = ours("pointed");
+    deployment.consumers[0].ladder = None;
+    // Every letter fits into its topic, so that none points anywhere: the topic is as its owner likes it.
+    deployment.create(&operator.brokers).await.unwrap();
+    assert_eq!(of_source(&deployment).await, []);
+    operator.create("pointed.narrow", 1, &[("retention.ms", "-1")]).await;
+    deployment.letters = DlqTopic::new().with_name("pointed.narrow");
+    let findings = of_source(&deployment).await;
+    let found = |setting| one(&findings, "topic `pointed`", setting);
+    is(found("cleanup.policy"), Warning, "compact,delete", "delete");
+    is(found("retention.ms"), Warning, "1h", "-1");
+    is(found("retention.bytes"), Warning, "1000000", "-1");
+    let advice = &found("retention.ms").advice;
+    for part in ["letters too large for topic `pointed.narrow`", "raise `max.message.bytes`"] {
+        assert!(advice.contains(part), "{part}: {advice}");
+    }
+    // A topic that keeps what is pointed to for as long as the letters are kept.
+    let month = ("retention.ms", "2592000000");
+    operator.create("pointed-long", 1, &[("max.message.bytes", "2000000"), month]).await;
+    operator.create("pointed-long.narrow", 1, &[month]).await;
+    deployment.consumers[0].topic = "pointed-long".to_owned();
+    deployment.letters = DlqTopic::new().with_name("pointed-long.narrow");
+    let findings = of_topics(operator.check(&deployment).await);
+    let [found] = &findings[..] else { panic!("{findings:#?}") };
+    assert_eq!(
+        (&*found.subject, &*found.setting),
+        ("topic `pointed-long.narrow`", "max.message.bytes")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

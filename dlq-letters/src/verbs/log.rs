@@ -14,9 +14,17 @@ use crate::{Changed, Depth, Needs, Row, Rows, Stop, Verb};
 #[derive(Debug)]
 pub(crate) struct Add(pub(crate) Vec<(DeadLetter, Note)>);
 
-impl Verb for Add {
+/// What was added of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Added {
     /// Number of letters that were not there.
-    type Answer = u64;
+    pub(crate) new: u64,
+    /// Number of letters whose identity belongs to one with other bytes.
+    pub(crate) conflicts: u64,
+}
+
+impl Verb for Add {
+    type Answer = Added;
 
     fn needs(&self, needs: &mut Needs) {
         for (letter, _) in &self.0 {
@@ -24,25 +32,30 @@ impl Verb for Add {
         }
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<u64, Stop> {
-        let new = each(&self.0, |(letter, note)| arrive(rows, letter.clone(), note.clone()))?;
-        Ok(new.into_iter().map(u64::from).sum())
+    fn decide(&self, rows: &mut Rows) -> Result<Added, Stop> {
+        let each = each(&self.0, |(letter, note)| arrive(rows, letter.clone(), note.clone()))?;
+        let sum = |all: Added, (is_new, conflicts): (bool, bool)| Added {
+            new: all.new + u64::from(is_new),
+            conflicts: all.conflicts + u64::from(conflicts),
+        };
+        Ok(each.into_iter().fold(Added::default(), sum))
     }
 }
 
-/// Adds a letter, and returns true if it was not there.
-fn arrive(rows: &mut Rows, mut letter: DeadLetter, mut note: Note) -> Result<bool, Stop> {
+/// Adds a letter, and returns whether it was not there, and whether another one has its identity.
+fn arrive(rows: &mut Rows, mut letter: DeadLetter, mut note: Note) -> Result<(bool, bool), Stop> {
+    let claimed = letter.id;
     loop {
         let id = letter.id;
         let standing = rows.letter(id, Depth::Head)?.map(|row| standing(row, &note));
         match rules::death_arrives(standing, letter.generation) {
-            Arrival::Known | Arrival::OutOfDate => return Ok(false),
+            Arrival::Known | Arrival::OutOfDate => return Ok((false, id != claimed)),
             // The id under which it is kept may be taken as well: headers that claim an identity can be forged.
             Arrival::Conflict => letter.id = note.next_id(id),
             Arrival::New => {
                 note.write(&mut letter);
                 rows.insert(Row::new(letter));
-                return Ok(true);
+                return Ok((true, id != claimed));
             }
             Arrival::News => {
                 if let Some(mut row) = rows.take(id, Depth::Head)? {
@@ -55,7 +68,7 @@ fn arrive(rows: &mut Rows, mut letter: DeadLetter, mut note: Note) -> Result<boo
                     row.letter = letter;
                     rows.update(row, Changed::All);
                 }
-                return Ok(false);
+                return Ok((false, id != claimed));
             }
         }
     }

@@ -35,6 +35,15 @@
 //!
 //! Whether the server writes to disk before it confirms (`sync_interval`) cannot be seen from outside.
 //!
+//! # Permissions
+//!
+//! A server refuses in silence: a request that is not permitted is not answered, and an acknowledgement that is not
+//! permitted is not missed before its message comes again. So sources, retry lanes and sinks ask the server once each, at
+//! their start, who they are, and refuse to start where that says that they cannot fetch, acknowledge or write. `check`
+//! asks the same for all of a deployment by one request, with what is only needed later: reading of what stands aside and
+//! of messages with headers that no client reads, late acknowledgements, buckets, the router. A user who may not ask
+//! starts, and learns of what is missing when it is needed.
+//!
 //! # If the process dies here
 //!
 //! `create` makes one thing after the other, each by one request: what was made stays, and running it again makes the

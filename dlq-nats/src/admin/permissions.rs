@@ -1,5 +1,7 @@
 //! What the deployment needs and the user of the connection lacks.
 
+use std::collections::BTreeSet;
+
 use async_nats::Client;
 
 use super::{Deployment, Finding, Severity};
@@ -51,6 +53,13 @@ pub(super) async fn missing(
     let late = late.map(|any| (any.clone(), to)).collect();
     look(Severity::Error, "publish", needed, &may);
     look(Severity::Warning, "publish", late, &|s| user.may_publish_late(s));
+    if let Some(api) = api {
+        let to = "a message with headers that no client reads cannot be written as a letter, and ends one process per lease";
+        let streams: BTreeSet<&str> =
+            deployment.consumers.iter().map(|plan| plan.stream.as_str()).collect();
+        let read = streams.into_iter().map(|stream| (vec![read_from(api, stream)], to));
+        look(Severity::Warning, "publish", read.collect(), &may);
+    }
     if let (Some(_), Some(api)) = (&deployment.router, api) {
         let to = "the router does not know its JetStream domain, and takes what leaf nodes give up for its own";
         look(Severity::Warning, "publish", vec![(vec![format!("{api}.INFO")], to)], &may);

@@ -31,6 +31,7 @@ pub(super) struct ReadEntries {
     /// The first sequence that is wanted.
     from: u64,
     for_ever: bool,
+    headers_only: bool,
     /// Taken, and of which the parts are not read yet.
     taken: VecDeque<(Message, Place)>,
     read: Vec<Entry>,
@@ -54,9 +55,10 @@ impl ReadEntries {
             None => DeliverPolicy::ByStartSequence { start_sequence: from },
         };
         Ok(Self {
-            messages: letters.messages_from(policy, None, range.for_ever),
+            messages: letters.messages_from(policy, None, range.for_ever, range.headers_only),
             from,
             for_ever: range.for_ever,
+            headers_only: range.headers_only,
             taken: VecDeque::new(),
             read: Vec::new(),
             has_ended: false,
@@ -89,8 +91,16 @@ impl ReadEntries {
 
     async fn entry(&mut self) -> Result<Option<Entry>, StoreError> {
         let Some((message, place)) = self.taken.front() else { return Ok(None) };
-        let content = match StoredLetter::read(&self.letters.context, message, place).await {
-            Ok(Some(stored)) => Content::Letter(Box::new(stored.letter)),
+        let context = &self.letters.context;
+        let read = if self.headers_only {
+            let outline = StoredLetter::outline(context, message, place).await;
+            outline.map(|outline| outline.map(|outline| Content::Outline(Box::new(outline))))
+        } else {
+            let stored = StoredLetter::read(context, message, place).await;
+            stored.map(|stored| stored.map(|stored| Content::Letter(Box::new(stored.letter))))
+        };
+        let content = match read {
+            Ok(Some(content)) => content,
             Ok(None) => {
                 self.passed.foreign(place.sequence);
                 Content::Foreign
@@ -137,6 +147,7 @@ impl Entries for ReadEntries {
 pub(super) fn letter_of(entry: &mut Entry) -> Option<(u64, &mut DeadLetter)> {
     match &mut entry.content {
         Content::Letter(letter) => Some((sequence(entry.place.position()), &mut **letter)),
+        Content::Outline(outline) => Some((sequence(entry.place.position()), &mut outline.letter)),
         Content::Damaged(_) | Content::Foreign => None,
     }
 }

@@ -58,6 +58,12 @@ const PREFETCH: usize = 512;
 /// [damaged](dlq_core::log::Content::Damaged); a warning counts them. A reading leaves no trace: it uses a consumer that
 /// acknowledges nothing and that the server removes when nobody reads. A letter that was [sent back](NatsReplay) is `sent`.
 ///
+/// A range of [headers only](dlq_core::log::Range::headers_only) has the server leave payloads out, so that a list of large
+/// letters costs what their headers do. Parts that stand aside of a letter are read all the same. A binding covers the
+/// payload, so it is believed as the headers claim it: a message that somebody wrote with the headers of a letter and other
+/// bytes is read as a letter, where a reading with payloads passes over it. Nothing is sent back, shown, exported or stored
+/// from such a reading.
+///
 /// # Following
 ///
 /// A durable consumer of the stream, of which the name can be [set](Self::consumer), has what was confirmed: it does not

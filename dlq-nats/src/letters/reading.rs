@@ -30,7 +30,7 @@ impl NatsLetters {
         let last = rows.last().map_or(0, |row| row.place);
         let start_sequence = first.max(1);
         let from = DeliverPolicy::ByStartSequence { start_sequence };
-        let scan = self.messages_from(from, Some(last), false);
+        let scan = self.messages_from(from, Some(last), false, false);
         let rows = rows.into_iter().peekable();
         let begin = (self.context.clone(), scan, rows, Passed::default());
         let read = stream::try_unfold(begin, |(context, mut scan, mut rows, mut passed)| async {
@@ -59,13 +59,14 @@ impl NatsLetters {
         from: DeliverPolicy,
         to: Option<u64>,
         follow: bool,
+        headers_only: bool,
     ) -> Scanned {
         let scan = Scan {
             operation: READING,
             stream: self.stream.name.clone(),
             subject: format!("{}.>", self.stream.prefix),
             from,
-            headers_only: false,
+            headers_only,
             to,
             follow,
         };

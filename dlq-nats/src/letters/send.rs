@@ -1,4 +1,5 @@
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use async_nats::header::{self, HeaderMap, HeaderValue};
 use dlq_core::outbox::Once;
@@ -7,7 +8,7 @@ use dlq_core::protocol::names::{REPLAY_FROM_DLQ, REPLAY_ID};
 use dlq_core::replay::Skipped;
 use dlq_core::{DeadLetter, Death, OperationId, StoreError, SystemClock};
 
-use crate::dispatch::{Dispatch, Parcel, Unsent, once_of, refused};
+use crate::dispatch::{Dispatch, Parcel, Unsent, consumer_of, once_of, refused};
 use crate::inboxes::Publication;
 use crate::names::is_subject;
 use crate::streams::RetryStream;
@@ -20,7 +21,13 @@ pub enum NatsTarget {
     Origin,
     /// To this subject, whichever stream keeps it.
     Subject(String),
-    /// To the consumer that failed and to nobody else, by the retry stream that it reads.
+    /// To the handler that failed and to nobody else, by the retry stream that its consumer reads.
+    ///
+    /// A letter is addressed to a [consumer](crate::NatsTransport): the one that is [set](crate::NatsReplay::consumer), or the
+    /// one that its sink [was told](crate::NatsSink::consumer), or the one called like the handler. A header says which of the
+    /// handlers of that consumer runs it. A letter whose consumer does not read the retry stream is not sent, and the plan
+    /// says so. Which handlers a consumer has no server knows: a consumer without that handler runs no other one in its place,
+    /// and the letter dies once more, rejected.
     Handler(RetryStream),
 }
 
@@ -35,6 +42,8 @@ pub(super) struct Shipment {
     pub(super) keeper: Option<String>,
     pub(super) operation: OperationId,
     pub(super) again: bool,
+    /// The consumer that all letters go to, with [`NatsTarget::Handler`].
+    pub(super) consumer: Option<Arc<str>>,
 }
 
 impl Shipment {
@@ -56,13 +65,20 @@ impl Shipment {
         (is_origin && letter.origin.transport() != "nats").then_some(Skipped::NoOrigin)
     }
 
+    /// The consumer that a letter goes to on its way to its handler.
+    pub(super) fn consumer_for<'a>(&'a self, letter: &'a DeadLetter) -> &'a str {
+        self.consumer.as_deref().unwrap_or_else(|| consumer_of(letter))
+    }
+
     /// The subject that a letter goes to.
     pub(super) fn subject_for<'a>(&'a self, letter: &'a DeadLetter) -> Cow<'a, str> {
         let subject = letter.message.subject();
         match &self.target {
             NatsTarget::Origin => subject.into(),
             NatsTarget::Subject(subject) => subject.into(),
-            NatsTarget::Handler(stream) => stream.subject_for(&letter.consumer, subject).into(),
+            NatsTarget::Handler(stream) => {
+                stream.subject_for(self.consumer_for(letter), subject).into()
+            }
         }
     }
 
@@ -72,7 +88,10 @@ impl Shipment {
         let parcel = self.parcel(letter, sequence)?;
         match &self.target {
             // Boxed, since it is large: what is sent to its origin is on its way by the thousand.
-            NatsTarget::Handler(stream) => Box::pin(self.dispatch.give_back(&parcel, stream)).await,
+            NatsTarget::Handler(stream) => {
+                let consumer = self.consumer_for(letter);
+                Box::pin(self.dispatch.give_back(&parcel, stream, consumer)).await
+            }
             _ => self.dispatch.send(&parcel).await,
         }
     }

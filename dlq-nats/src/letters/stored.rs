@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_nats::jetstream::Context;
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
-use dlq_core::{DeadLetter, StoreError, Timestamp};
+use dlq_core::log::Outline;
+use dlq_core::{Binding, DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
 use crate::leader::Kept;
@@ -15,6 +16,9 @@ use crate::wire::{self, REST};
 
 /// Time between two lines of a reader that goes on.
 const TELLING: Duration = Duration::from_secs(60);
+
+/// The header by which a server says how many bytes it leaves out.
+const SIZE: &str = "Nats-Msg-Size";
 
 /// Of a message without headers.
 pub(super) static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
@@ -41,6 +45,27 @@ impl StoredLetter {
         let read = receive(context, &place.stream, headers, message.payload.clone()).await?;
         let read = read.and_then(|whole| letter_of(whole, place.published));
         Ok(read.map(|letter| Self { letter, sequence: place.sequence }))
+    }
+
+    /// The letter in a message of the stream that comes without its payload, as its headers claim it. What stands aside of a
+    /// letter is read, since no header says how large it is.
+    pub(super) async fn outline(
+        context: &Context,
+        message: &Message,
+        place: &Place,
+    ) -> Result<Option<Outline>, StoreError> {
+        let headers = message.headers.as_ref().unwrap_or(&NONE);
+        if !stands_aside(headers) {
+            let read = wire::unpack(headers, Bytes::new());
+            return Ok(read.and_then(|read| outline_of(read, headers, place.published)));
+        }
+        let stored = Self::read(context, message, place).await?;
+        Ok(stored.map(|Self { mut letter, .. }| {
+            let binding = Binding::of(&letter.id, &letter.message);
+            let payload_size = letter.message.payload().map(|payload| payload.len() as u64);
+            letter.message = letter.message.with_payload(None);
+            Outline { letter, payload_size, binding }
+        }))
     }
 
     /// Returns the letter in a message as its leader keeps it.
@@ -142,11 +167,29 @@ pub(super) async fn payload(
     headers: &HeaderMap,
     inline: Bytes,
 ) -> Result<Option<Bytes>, StoreError> {
-    if headers.get_last(REST).is_none_or(|rest| rest.as_str().starts_with('{')) {
+    if !stands_aside(headers) {
         return Ok(Some(inline));
     }
     let read = receive(context, stream, headers, inline).await?;
     Ok(read.map(|whole| whole.read.message.payload().cloned().unwrap_or_default()))
+}
+
+/// True of a message of which parts stand aside.
+fn stands_aside(headers: &HeaderMap) -> bool {
+    headers.get_last(REST).is_some_and(|rest| !rest.as_str().starts_with('{'))
+}
+
+fn outline_of(read: wire::Unpacked, headers: &HeaderMap, published: Timestamp) -> Option<Outline> {
+    let wire::Unpacked { message, decoded, rest } = read;
+    if decoded.letter != Some(rest.death.letter) {
+        return None;
+    }
+    // The server's own stands last.
+    let size = || headers.get_last(SIZE).and_then(|size| size.as_str().parse().ok()).unwrap_or(0);
+    let payload_size = message.payload().map(|_| size());
+    let (binding, message) = (decoded.binding?, message.with_payload(None));
+    let letter = rest.facts?.into_claimed(decoded, message, rest.origin, published)?;
+    Some(Outline { letter, payload_size, binding })
 }
 
 /// What was written, as a letter that has just been stored.

@@ -15,7 +15,7 @@ use dlq_core::store::Target;
 use dlq_core::{BindingKey, DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, consumer_of};
 use crate::home::Home;
 use crate::inboxes::Inboxes;
 use crate::jetstream::JetStream;
@@ -220,7 +220,7 @@ impl Outbox for NatsOutbox {
             }
             Target::Subject(subject) => Ok(address(subject)),
             Target::Handler => {
-                let consumer = Some(letter.consumer.as_str()).filter(|name| !name.is_empty());
+                let consumer = Some(consumer_of(letter)).filter(|name| !name.is_empty());
                 let (retries, consumer) =
                     self.retries.as_ref().zip(consumer).ok_or(Skipped::NoOrigin)?;
                 let mut to = address(&retries.subject_for(consumer, subject));

@@ -9,7 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use super::{NatsOutbox, NoKeeper};
-use crate::dispatch::{Dispatch, Parcel, REPLAYING, Unsent};
+use crate::dispatch::{Dispatch, Parcel, REPLAYING, Unsent, consumer_of};
 use crate::inboxes::Heard;
 use crate::letters::replay::{self, Hears};
 use crate::permissions::unanswered;
@@ -214,8 +214,10 @@ impl NatsOutbox {
         let Some(retries) = self.retries.as_ref().filter(|retries| retries.name == stream) else {
             return (number, refused("the retry stream of its address is not that of this outbox"));
         };
+        let consumer = one.to.consumer.as_deref().unwrap_or_else(|| consumer_of(&one.letter));
         // Boxed: it is large, and few letters go this way.
-        let sent = Box::pin(dispatch.give_back(&parcel(one, stream), retries)).await;
+        let parcel = parcel(one, stream);
+        let sent = Box::pin(dispatch.give_back(&parcel, retries, consumer)).await;
         (number, sent.map_or_else(|unsent| answer(unsent, stream), |()| Sent::Confirmed))
     }
 }

@@ -60,7 +60,7 @@ impl RedisLetters {
             }
             for entry in batch {
                 match entry.content {
-                    Content::Letter(_) => continue,
+                    Content::Letter(_) | Content::Outline(_) => continue,
                     Content::Foreign => foreign += 1,
                     Content::Damaged(_) => damaged += 1,
                 }

@@ -56,7 +56,7 @@ pub(super) async fn read(
 fn letter(entry: &mut Entry) -> Option<&mut DeadLetter> {
     match &mut entry.content {
         Content::Letter(letter) => Some(letter),
-        Content::Damaged(_) | Content::Foreign => None,
+        Content::Outline(_) | Content::Damaged(_) | Content::Foreign => None,
     }
 }
 

@@ -16,7 +16,7 @@ impl Passed {
     pub(super) fn note(&mut self, entries: &[Entry]) {
         for entry in entries {
             let why = match &entry.content {
-                Content::Letter(_) => continue,
+                Content::Letter(_) | Content::Outline(_) => continue,
                 Content::Foreign => {
                     self.foreign += 1;
                     "it was not written as a letter"

@@ -41,6 +41,8 @@ enum Taker<'a> {
     Nobody,
     /// A handler that is not here.
     Elsewhere,
+    /// A handler that is not here, to which a letter was sent back.
+    Gone,
 }
 
 impl Router {
@@ -74,8 +76,14 @@ impl Shared {
                 return handler(number);
             }
             // What the router itself gave up is routed anew; a letter of anybody else's is not ours to run.
-            if delivery.lane() == Lane::Store && delivery.consumer() != &*self.name {
+            let is_other = delivery.consumer() != &*self.name;
+            if delivery.lane() == Lane::Store && is_other {
                 return Taker::Elsewhere;
+            }
+            // A retry of a handler that was renamed goes by its subject. A letter is for the handler that failed.
+            let is_letter = delivery.replays() > 0 && delivery.escalations() == 0;
+            if is_letter && is_other {
+                return Taker::Gone;
             }
         }
         let message = delivery.message();
@@ -109,6 +117,16 @@ impl Service<Delivery> for Router {
                 let given_up = GivenUp::unattempted(&delivery, name, Reason::Rejected);
                 RouteFuture::decided(Verdict::Dead(Box::new(given_up)))
             }
+            Taker::Gone => {
+                let name = Arc::clone(delivery.consumer_shared());
+                tracing::error!(
+                    router = &*self.shared.name,
+                    consumer = &*name,
+                    "no handler here has the name of the one that a letter was sent back to; it dies once more"
+                );
+                let given_up = GivenUp::unattempted(&delivery, name, Reason::Rejected);
+                RouteFuture::decided(Verdict::Dead(Box::new(given_up)))
+            }
             Taker::Elsewhere => {
                 tracing::warn!(
                     router = &*self.shared.name,
@@ -132,14 +150,14 @@ impl Handles for Router {
         match self.shared.taker(delivery) {
             Taker::Handler(handler) => handler.name_for(delivery),
             Taker::Nobody => Arc::clone(&self.shared.name),
-            Taker::Elsewhere => Arc::clone(delivery.consumer_shared()),
+            Taker::Elsewhere | Taker::Gone => Arc::clone(delivery.consumer_shared()),
         }
     }
 
     fn order_key(&self, delivery: &Delivery) -> Option<Bytes> {
         match self.shared.taker(delivery) {
             Taker::Handler(handler) => handler.order_key(delivery),
-            Taker::Nobody | Taker::Elsewhere => None,
+            Taker::Nobody | Taker::Elsewhere | Taker::Gone => None,
         }
     }
 
@@ -167,7 +185,7 @@ impl Handles for Router {
     fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
         match self.shared.taker(delivery) {
             Taker::Handler(handler) => handler.upkeep_for(delivery),
-            Taker::Nobody | Taker::Elsewhere => Vec::new(),
+            Taker::Nobody | Taker::Elsewhere | Taker::Gone => Vec::new(),
         }
     }
 }

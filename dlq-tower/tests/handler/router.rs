@@ -88,6 +88,18 @@ async fn a_letter_goes_to_the_handler_that_failed_whatever_its_subject() {
     succeeds(&router, letter("orders", Lane::Retry)).await;
     assert_eq!(ran.take(), ["payments", "orders", "orders"]);
 
+    // A retry of a handler that was renamed goes by its subject; a letter that was sent back is for nobody else.
+    succeeds(&router, letter("renamed", Lane::Retry)).await;
+    assert_eq!(ran.take(), ["created"]);
+    let sent = |consumer| letter(consumer, Lane::Retry).with_replays(1).with_escalations(0);
+    succeeds(&router, sent("payments")).await;
+    succeeds(&router, sent("shop")).await;
+    assert_eq!(ran.take(), ["payments", "created"]);
+    let dead = dies(&router, sent("renamed")).await;
+    assert_eq!((&*dead.consumer, dead.reason, dead.attempts), ("renamed", Reason::Rejected, 0));
+    assert_eq!(&*router.name_for(&sent("renamed")), "renamed");
+    assert!(ran.take().is_empty());
+
     // The router's own letters are routed anew; those of others are left alone.
     succeeds(&router, letter("shop", Lane::Store)).await;
     assert_eq!(ran.take(), ["created"]);

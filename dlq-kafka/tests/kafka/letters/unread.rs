@@ -55,7 +55,7 @@ async fn drain(mut feed: KafkaFeed) -> Vec<Result<DeadLetter, String>> {
             letters.push(match fed.content {
                 Content::Letter(letter) => Ok(*letter),
                 Content::Damaged(why) => Err(why),
-                Content::Foreign => panic!("all are letters"),
+                Content::Outline(_) | Content::Foreign => panic!("all are letters"),
             });
         }
         let confirmed = async {

@@ -86,7 +86,7 @@ pub(super) fn addressed<'a>(shipment: &'a Shipment, rows: &[&'a Row]) -> Address
     for Row { letter, .. } in rows {
         if let Some(stream) = shipment.stream_for(letter) {
             let subject = shipment.subject_for(letter);
-            streams.entry(stream).or_default().insert((subject, &letter.consumer));
+            streams.entry(stream).or_default().insert((subject, shipment.consumer_for(letter)));
         }
     }
     streams
@@ -157,7 +157,7 @@ impl Hearing {
 
     /// Why nobody would hear a letter, if that is so.
     pub(super) fn lacks(&self, shipment: &Shipment, letter: &DeadLetter) -> Option<String> {
-        let consumer = &letter.consumer;
+        let consumer = shipment.consumer_for(letter);
         if self.deaf.contains(consumer) {
             return Some(unread(consumer));
         }
@@ -173,8 +173,8 @@ impl Hearing {
 
 pub(crate) fn unread(consumer: &str) -> String {
     format!(
-        "no consumer called `{consumer}` reads the retry stream, so that nobody would hear it; start it, or if it runs, \
-         give it the name of its handler"
+        "no consumer called `{consumer}` reads the retry stream, so that nobody would hear it; start it, or if the handler \
+         is another one's, say whose (`NatsReplay::consumer`, `--handler-consumer`)"
     )
 }
 
@@ -187,7 +187,8 @@ pub(super) async fn deaf(
     let NatsTarget::Handler(retries) = &shipment.target else { return Ok(deaf) };
     let stream = shipment.dispatch.context.get_stream_no_info(&retries.name).await;
     let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
-    let consumers: HashSet<&str> = rows.iter().map(|row| row.letter.consumer.as_str()).collect();
+    let consumers: HashSet<&str> =
+        rows.iter().map(|row| shipment.consumer_for(&row.letter)).collect();
     for consumer in consumers {
         match stream.consumer_info(token(consumer)).await {
             Ok(_) => {}

@@ -98,6 +98,7 @@ pub struct NatsReplay {
     target: NatsTarget,
     rules: ReplayRules,
     lease: Duration,
+    consumer: Option<Arc<str>>,
     agreed: Arc<Mutex<Option<Agreed>>>,
 }
 
@@ -137,8 +138,17 @@ impl NatsReplay {
             target,
             rules: ReplayRules::new(operation),
             lease: Duration::from_secs(30),
+            consumer: None,
             agreed: Arc::default(),
         }
+    }
+
+    /// Sets the [consumer](crate::NatsTransport) whose handlers get the letters, with [`NatsTarget::Handler`]. Defaults to
+    /// the one that the sink of each letter [was told](crate::NatsSink::consumer), and for a letter that does not say it to
+    /// the one called like its handler.
+    pub fn consumer(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.consumer = Some(name.into());
+        self
     }
 
     /// Sets how many letters are sent at most, oldest first. Defaults to all.

@@ -39,7 +39,7 @@ impl NatsReplay {
         let mut plan = selected.plan();
         self.permitted(&shipment, &selected.send).await?;
         self.look_at(&shipment, &selected.send, &mut plan).await?;
-        plan.notes.extend(self.forbidden_parts(&selected.send).await);
+        plan.notes.extend(self.forbidden_parts(&shipment, &selected.send).await);
         let (created, last) = (picture.seen.created.clone(), selected.last().unwrap_or(0));
         *lock(&self.agreed) = Some(Agreed { created, last, picture });
         Ok(plan)
@@ -126,14 +126,14 @@ impl NatsReplay {
     }
 
     /// That the user may not write what does not fit in one message with a letter, where there may be such letters.
-    async fn forbidden_parts(&self, rows: &[&Row]) -> Option<String> {
+    async fn forbidden_parts(&self, shipment: &Shipment, rows: &[&Row]) -> Option<String> {
         let NatsTarget::Handler(retries) = &self.target else { return None };
         let client = self.letters.context.client();
         let room = publish::most(&client).saturating_sub(publish::HEADERS) as u64;
         let is_large =
             |row: &&&Row| row.whole().is_none() && row.size.is_some_and(|size| size > room);
         let consumers: BTreeSet<&str> =
-            rows.iter().filter(is_large).map(|row| row.letter.consumer.as_str()).collect();
+            rows.iter().filter(is_large).map(|row| shipment.consumer_for(&row.letter)).collect();
         let aside = |consumer: &str| {
             let [_, _, aside] = retries.lane(consumer);
             aside
@@ -209,6 +209,7 @@ impl NatsReplay {
             keeper,
             operation: self.rules.operation,
             again: self.rules.again,
+            consumer: self.consumer.clone(),
         })
     }
 

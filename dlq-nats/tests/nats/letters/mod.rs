@@ -3,8 +3,10 @@
 mod behind;
 mod crowded;
 mod growing;
+mod handlers;
 mod hearing;
 mod killed;
+mod outlines;
 mod reading;
 mod refused;
 mod replay;
