@@ -69,7 +69,7 @@ impl Kind {
 
     /// Returns true if letters can be sent back as the library itself does it.
     pub(super) const fn can_replay(&self) -> bool {
-        matches!(self, Self::Chasquimq { .. } | Self::Bullmq { .. })
+        !matches!(self, Self::Rq { .. })
     }
 
     /// Returns true if the score of a member is the time in milliseconds at which it died.

@@ -53,6 +53,7 @@ use super::ledger::Marked;
 use super::letters::{READING, place_of};
 use super::scan::{self, Place};
 use crate::client::{RedisClient, as_array, as_int, as_text};
+use crate::consumer::wire;
 
 /// The attribute with the name of the dialect.
 pub const DIALECT: &str = "dlq.dialect";
@@ -233,30 +234,29 @@ impl ForeignLetters {
             let marks = self.client.command(&get).await;
             let marks = marks.map_err(|error| error.for_running_store(READING))?;
             for ((place, letter), mark) in letters.iter_mut().zip(as_array(&marks)) {
-                let Some(marked) = as_text(mark).and_then(|text| Marked::read(&text)) else {
-                    continue;
-                };
-                self.say(*place, letter, marked.sent);
+                let Some(text) = as_text(mark) else { continue };
+                if let Some(marked) = Marked::read(&text) {
+                    // The last entry that was there, where letters are in a stream.
+                    let last = text.split(' ').nth(3).and_then(wire::position);
+                    say(letter, marked.sent, last.is_some_and(|last| *place <= last));
+                }
             }
         }
         Ok(())
     }
+}
 
-    /// What was sent back was removed by the same script. So what is there has died since, but for a copy that was in a stream
-    /// before.
-    fn say(&self, (millis, _): Place, letter: &mut DeadLetter, sent: Sent) {
-        let is_copy = self.kind.is_stream()
-            && dlq_core::Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX))
-                <= sent.at;
-        if is_copy {
-            letter.generation = sent.times.saturating_sub(1);
-            sent.mark(&mut letter.state);
-            return;
-        }
-        letter.generation = sent.times;
-        letter.state.replays = sent.times;
-        letter.state.retry_count = sent.times;
+/// Notes of a letter that it was sent back. That removed it, so that what is there has died since, unless it is a copy that was
+/// in the stream before.
+fn say(letter: &mut DeadLetter, sent: Sent, is_copy: bool) {
+    if is_copy {
+        letter.generation = sent.times.saturating_sub(1);
+        sent.mark(&mut letter.state);
+        return;
     }
+    letter.generation = sent.times;
+    letter.state.replays = sent.times;
+    letter.state.retry_count = sent.times;
 }
 
 impl Log for ForeignLetters {

@@ -50,9 +50,9 @@ type Row = reading::Row<Place>;
 /// Sends letters of another library back to the queue where they were born: those that match a filter, each once, whoever
 /// sends it and however often (G6).
 ///
-/// chasquimq and BullMQ can be sent to. A letter goes as the library's own replay sends it, and is taken away from the dead
-/// ones by the same script. Attempts start over in chasquimq, and a retry policy of the job stays; BullMQ runs the job once
-/// more. For RQ and dramatiq a [plan](Self::plan) is refused, and says what to use instead.
+/// A letter goes as the library's own replay sends it, and is taken away from the dead ones by the same script. Attempts start
+/// over in chasquimq, and a retry policy of the job stays; BullMQ and dramatiq run the job once more. For RQ a
+/// [plan](Self::plan) is refused, and says what to use instead.
 ///
 /// A letter of which no job can be made, since its bytes could not be decoded or have gone, is skipped.
 #[derive(Clone, Debug)]
@@ -125,17 +125,13 @@ impl ForeignReplay {
             Dialect::Rq => {
                 "cannot send letters of RQ back: only RQ itself can; use `rq requeue --queue QUEUE JOB_ID`"
             }
-            Dialect::Dramatiq => {
-                "cannot send letters of dramatiq back: only its broker can; `dlq export` has their messages, which \
-                 `broker.enqueue(Message.decode(…))` takes"
-            }
-            Dialect::Bullmq
+            Dialect::Bullmq | Dialect::Dramatiq
                 if self.letters.client.is_cluster() && !self.letters.key.starts_with('{') =>
             {
-                "cannot send letters of BullMQ back in a cluster: its prefix is no hash tag, so that its keys are on several \
-                 nodes; use `job.retry()`"
+                "cannot send letters back in a cluster: the prefix of their keys is no hash tag, so that they are on several \
+                 nodes; use `job.retry()` of BullMQ or `broker.enqueue` of dramatiq"
             }
-            Dialect::Chasquimq | Dialect::Bullmq => return Ok(()),
+            Dialect::Chasquimq | Dialect::Bullmq | Dialect::Dramatiq => return Ok(()),
         };
         Err(refused(text))
     }
@@ -312,6 +308,13 @@ impl ForeignReplay {
                     Some(name) => call.arg("n").arg(&name[..]),
                     None => call,
                 })
+            }
+            (Kind::Dramatiq { base, queue }, Stands::Member(member)) => {
+                let dead = &self.letters.key;
+                let (all, messages) = (format!("{dead}.msgs"), format!("{base}.msgs"));
+                let keys = [dead, &all, base, &messages, &ledger];
+                let call = scripts::DRAMATIQ.keys(&keys).arg(id).arg(self.operation());
+                Some(call.arg(&member.name[..]).arg(&member.score[..]).arg(queue))
             }
             (Kind::Bullmq { base, .. }, Stands::Member(member)) => {
                 let named = |rest: &str| format!("{base}:{rest}").into_bytes();

@@ -16,13 +16,14 @@ return {by and 'sent' or 'gone', ''}
 );
 
 /// Sends an entry of chasquimq back. KEYS: stream, dead letters, notes. ARGV: letter, operation, id of the entry, then fields
-/// and values. The first write is that into the stream.
+/// and values. The first write is that into the stream. The note ends with the id of the last dead letter: a copy has none that
+/// is greater, and a death that comes later has.
 pub(super) static CHASQUIMQ: Script = Script::new(
     r"
 local there = redis.call('HGET', KEYS[3], ARGV[1])
 local by, times = '', 0
 if there then
-  local who, before = there:match('^(%S+) %S+ (%d+)$')
+  local who, before = there:match('^(%S+) %S+ (%d+) ')
   by, times = who or '', tonumber(before) or 0
 end
 if #redis.call('XRANGE', KEYS[2], ARGV[3], ARGV[3]) == 0 then
@@ -36,7 +37,9 @@ if kind ~= 'stream' then
 end
 redis.call('XADD', KEYS[1], '*', unpack(ARGV, 4))
 local t = redis.call('TIME')
-redis.call('HSET', KEYS[3], ARGV[1], string.format('%s %.0f %d', ARGV[2], t[1] * 1000 + math.floor(t[2] / 1000), times + 1))
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1][1]
+redis.call('HSET', KEYS[3], ARGV[1], string.format('%s %.0f %d %s', ARGV[2], now, times + 1, last))
 redis.call('XDEL', KEYS[2], ARGV[3])
 return {'added', ''}
 ",
@@ -92,6 +95,51 @@ local t = redis.call('TIME')
 redis.call('HSET', KEYS[9], ARGV[1], string.format('%s %.0f %d', ARGV[2], t[1] * 1000 + math.floor(t[2] / 1000), times + 1))
 redis.call('HDEL', KEYS[2], 'finishedOn', 'processedOn', 'failedReason')
 redis.call('ZREM', KEYS[1], ARGV[3])
+return {'added', ''}
+",
+);
+
+/// Sends a message of dramatiq back as its broker enqueues it, with the same bytes. KEYS: dead set, dead messages, queue,
+/// messages, notes. ARGV: letter, operation, id of the message there, its score, name of the queue. The first write is the
+/// message, which nobody takes before its id is in the queue.
+pub(super) static DRAMATIQ: Script = Script::new(
+    r"
+local there = redis.call('HGET', KEYS[5], ARGV[1])
+local by, times = '', 0
+if there then
+  local who, before = there:match('^(%S+) %S+ (%d+)$')
+  by, times = who or '', tonumber(before) or 0
+end
+if redis.call('ZSCORE', KEYS[1], ARGV[3]) ~= ARGV[4] then
+  if by == ARGV[2] then return {'added', ''} end
+  return {there and 'sent' or 'gone', ''}
+end
+local kinds = {'zset', 'hash', 'list', 'hash', 'hash'}
+for at, wanted in ipairs(kinds) do
+  local kind = redis.call('TYPE', KEYS[at]).ok
+  if kind ~= wanted and kind ~= 'none' then
+    return {'refused', '`' .. KEYS[at] .. '` is a ' .. kind .. ' and no ' .. wanted .. '; somebody else uses the key'}
+  end
+end
+local bytes = redis.call('HGET', KEYS[2], ARGV[3])
+if not bytes then return {'refused', 'its message has gone'} end
+local instead = '; use `broker.enqueue` of dramatiq'
+local ok, message = pcall(cjson.decode, bytes)
+if not ok or type(message) ~= 'table' or type(message.options) ~= 'table' then
+  return {'refused', 'its message cannot be read' .. instead}
+end
+if message.queue_name ~= ARGV[5] or message.options.redis_message_id ~= ARGV[3] then
+  return {'refused', 'its message names another queue or id' .. instead}
+end
+if redis.call('HEXISTS', KEYS[4], ARGV[3]) == 1 then
+  return {'refused', 'a message with its id waits in the queue already; look at `' .. KEYS[4] .. '`'}
+end
+redis.call('HSET', KEYS[4], ARGV[3], bytes)
+redis.call('RPUSH', KEYS[3], ARGV[3])
+local t = redis.call('TIME')
+redis.call('HSET', KEYS[5], ARGV[1], string.format('%s %.0f %d', ARGV[2], t[1] * 1000 + math.floor(t[2] / 1000), times + 1))
+redis.call('ZREM', KEYS[1], ARGV[3])
+redis.call('HDEL', KEYS[2], ARGV[3])
 return {'added', ''}
 ",
 );

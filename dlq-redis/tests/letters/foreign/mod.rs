@@ -79,15 +79,37 @@ impl Place {
         block_in_place(|| self.server.restart().unwrap());
     }
 
-    /// Every key with its serialized value.
-    pub(crate) async fn dump(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    /// Every key with its serialized value. Fields of a hash come in an order that changes when it is read, so that they are
+    /// sorted here.
+    pub(crate) async fn dump(&self) -> Dump {
         let keys: Vec<Vec<u8>> = redis::from_redis_value(self.words("KEYS *").await).unwrap();
         let mut dump = BTreeMap::new();
         for key in keys {
-            let value = self.command(&[b"DUMP", &key[..]]).await;
-            dump.insert(key, redis::from_redis_value(value).unwrap());
+            let kind = self.command(&[b"TYPE", &key[..]]).await;
+            let value = match redis::from_redis_value::<String>(kind).unwrap().as_str() {
+                "hash" => {
+                    let all = self.command(&[b"HGETALL" as &[u8], &key]).await;
+                    let all: BTreeMap<Vec<u8>, Vec<u8>> = redis::from_redis_value(all).unwrap();
+                    all.into_iter().flat_map(|(name, value)| [name, value]).collect()
+                }
+                _ => {
+                    let value = self.command(&[b"DUMP", &key[..]]).await;
+                    vec![redis::from_redis_value(value).unwrap()]
+                }
+            };
+            dump.insert(key, value);
         }
-        dump
+        Dump(dump)
+    }
+}
+
+/// Keys and what they hold; shown by their names alone.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Dump(pub(crate) BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
+
+impl std::fmt::Debug for Dump {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys().map(|key| String::from_utf8_lossy(key))).finish()
     }
 }
 

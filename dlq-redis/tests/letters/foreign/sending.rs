@@ -335,19 +335,56 @@ async fn a_queue_of_bullmq_of_which_too_little_is_known_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_libraries_are_named_with_what_to_use() {
-    let fixture = [RQ, DRAMATIQ].concat();
-    let Some(place) = Place::with(&fixture).await else { return };
+async fn g6_messages_of_dramatiq_go_where_its_broker_puts_them() {
+    let Some(place) = Place::with(DRAMATIQ).await else { return };
+    let letters = place.letters("dramatiq:mail.XQ");
+    let before = all(&letters).await;
+    // One that names another queue, and one that is no message.
+    place.words(r#"HSET dramatiq:mail.XQ.msgs odd {"queue_name":"x","actor_name":"a","message_id":"odd","options":{"redis_message_id":"odd"}}"#).await;
+    place.words("HSET dramatiq:mail.XQ.msgs none []").await;
+    place.words("ZADD dramatiq:mail.XQ 1 odd 2 none").await;
+    place.words("SET dramatiq:mail text").await;
+    let untouched = place.dump().await;
+    let (count, _, failed) = sent(&replay(&letters, 1)).await;
+    assert_eq!((count, failed.len()), (0, 5));
+    assert!(failed[0].contains("`dramatiq:mail` is a string and no list"), "{failed:?}");
+    assert_eq!(place.dump().await, untouched);
+    place.words("DEL dramatiq:mail").await;
+    let (count, skipped, failed) = sent(&replay(&letters, 1)).await;
+    assert_eq!((count, skipped), (4, vec![(Skipped::NoOrigin, 1)]));
+    assert!(failed[0].contains("names another queue"), "{failed:?}");
+    let ids: Vec<String> =
+        redis::from_redis_value(place.words("LRANGE dramatiq:mail 0 -1").await).unwrap();
+    for (id, letter) in ids.iter().zip(&before) {
+        assert_eq!(letter.attributes["dramatiq.redis-message-id"], *id);
+        let bytes = place.words(&format!("HGET dramatiq:mail.msgs {id}")).await;
+        let bytes: Vec<u8> = redis::from_redis_value(bytes).unwrap();
+        assert_eq!(letter.message.payload().unwrap(), &bytes[..]);
+    }
+    assert_eq!(ids.len(), 4);
+    assert_eq!(place.count("HLEN dramatiq:mail.XQ.msgs").await, 2);
+    assert_eq!(sent(&replay(&letters, 2)).await.0, 0);
+    // It dies again.
+    let bytes = before[0].message.payload().unwrap();
+    place.command(&[b"HSET" as &[u8], b"dramatiq:mail.XQ.msgs", ids[0].as_bytes(), bytes]).await;
+    place.words(&format!("ZADD dramatiq:mail.XQ 1795633999000 {}", ids[0])).await;
+    let again = all(&letters).await;
+    let again = again.iter().find(|one| one.id == before[0].id).unwrap();
+    assert_eq!((again.generation, again.state.replays), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rq_is_named_with_what_to_use() {
+    let Some(place) = Place::with(RQ).await else { return };
     let before = place.dump().await;
-    for (key, command) in [("rq:failed:mail", "rq requeue"), ("dramatiq:mail.XQ", "broker.enqueue")]
     {
-        let letters = place.letters(key);
+        let letters = place.letters("rq:failed:mail");
         let replay = ForeignReplay::new(&letters, Filter::new(), operation(1));
         let plan = replay.plan().await.unwrap_err();
         let run = replay.run(pending(), |_| {}).await.unwrap_err();
         for error in [plan, run] {
             assert_eq!(error.kind(), StoreErrorKind::Refused);
-            assert!(error.to_string().contains(command), "{error}");
+            assert!(error.to_string().contains("rq requeue"), "{error}");
         }
         assert!(letters.marks().await.unwrap().is_empty());
     }
