@@ -1,16 +1,16 @@
 use clap::Args;
 use dlq_core::ErrorClass;
 
-/// What `dlq import` takes where letters come from others, of whatever kind.
+/// Arguments of `dlq import` for letters that others wrote, of whatever kind.
 #[derive(Debug, Args)]
 pub(crate) struct ForeignArgs {
-    /// Whose deaths they are, where nothing says so; by default the name of the table or of the prefix
+    /// The consumer that failed, where nothing says so; by default the name of the table or of the prefix
     #[arg(long, value_name = "NAME", requires = "foreign")]
     pub(crate) consumer: Option<String>,
-    /// Which program wrote them, where nothing says so
+    /// The program that wrote them, where nothing says so
     #[arg(long, value_name = "NAME", requires = "foreign")]
     pub(crate) service: Option<String>,
-    /// Whether another attempt may succeed, where nothing says so
+    /// The class of their errors, where nothing says so: another attempt may succeed, or not
     #[arg(long, value_name = "transient|permanent", default_value_t, requires = "foreign")]
     pub(crate) class: ErrorClass,
     /// Say what each column is taken for and how many there are, and import nothing

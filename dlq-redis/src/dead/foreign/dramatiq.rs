@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `queue_name`, `actor_name`, `message_id`, `message_timestamp` | queue, function, identity, when it was sent in milliseconds |
 //! | `options.retries` | runs but the first; absent where it was not tried again |
-//! | `options.traceback` | of the last run; absent where an actor does not count an error as one, or there is no such actor |
+//! | `options.traceback` | of the last run after which it was tried again, which ended at `options.requeue_timestamp`; that of the very last run is not kept |
 //!
 //! The payload is the whole of the JSON, byte for byte. The score is when it died.
 
@@ -34,6 +34,8 @@ struct Options {
     retries: Option<u32>,
     #[serde(default)]
     traceback: Option<String>,
+    #[serde(default)]
+    requeue_timestamp: Option<u64>,
 }
 
 /// Asks for a message.
@@ -77,6 +79,9 @@ pub(super) fn read(
         }
         if let Some(error) = message.options.traceback.as_deref().and_then(python) {
             story.cause = Some(Cause::Error);
+            let ended = message.options.requeue_timestamp.map(|at| at.to_string());
+            let ended = ended.and_then(|at| millis(at.as_bytes()));
+            story.failed_run = message.options.retries.map(|run| (run, ended));
             story.errors.push(error);
         }
     }

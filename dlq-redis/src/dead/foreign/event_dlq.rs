@@ -59,7 +59,7 @@ const LARGE: usize = 4 * 1024 * 1024;
 pub struct BadMessage {
     /// Its id.
     pub id: String,
-    /// What is wrong with it.
+    /// Reason why it cannot be read.
     pub why: String,
 }
 

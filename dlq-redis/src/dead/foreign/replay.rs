@@ -2,7 +2,7 @@
 //!
 //! # The script
 //!
-//! One script for each letter: it looks whether the letter is still there, puts the job into the queue, notes that in a hash
+//! A script for each letter: it looks whether the letter is still there, puts the job into the queue, notes that in a hash
 //! beside the key (`KEY:replays`), and takes the letter away last. The library's own replay takes it away too; a letter that
 //! stayed would be sent a second time by that.
 //!

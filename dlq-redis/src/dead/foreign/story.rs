@@ -1,4 +1,4 @@
-//! What a dialect says of a death, and the letter that it makes.
+//! A death as a dialect tells it, and the letter that it makes.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{DIALECT, Dialect, UNKNOWN};
 /// Bytes of a value that an attribute has at most.
 const SHOWN: usize = 1024;
 
-/// What a dialect says of a death. What it does not say is unknown, and the letter says so.
+/// A death as a dialect tells it. Fields that are not set are unknown, and the letter says so.
 #[derive(Debug)]
 pub(super) struct Story {
     dialect: Dialect,
@@ -23,7 +23,7 @@ pub(super) struct Story {
     pub(super) queue: String,
     /// The key by which the library knows the queue: the stream of the letter's origin.
     pub(super) stream: String,
-    /// What tells jobs of a queue apart.
+    /// Bytes that tell jobs of a queue apart.
     pub(super) identity: Vec<u8>,
     pub(super) id: Option<String>,
     pub(super) event: Option<String>,
@@ -32,12 +32,14 @@ pub(super) struct Story {
     pub(super) died_at: Option<Timestamp>,
     pub(super) class: Option<ErrorClass>,
     pub(super) reason: Option<Reason>,
-    /// What went wrong last, where something did.
+    /// Cause of the last failure, if there was one.
     pub(super) cause: Option<Cause>,
     pub(super) attempts: Option<u32>,
     pub(super) deliveries: u32,
     /// Oldest first.
     pub(super) errors: Vec<Thrown>,
+    /// The run of the last of these errors, and its end. Defaults to the last run.
+    pub(super) failed_run: Option<(u32, Option<Timestamp>)>,
     attributes: BTreeMap<String, String>,
     unknown: Vec<&'static str>,
 }
@@ -64,6 +66,7 @@ impl Story {
             attempts: None,
             deliveries: 0,
             errors: Vec::new(),
+            failed_run: None,
             attributes: BTreeMap::new(),
             unknown: Vec::new(),
         }
@@ -150,14 +153,15 @@ impl Story {
     fn history(&self, class: ErrorClass, died_at: Timestamp) -> History {
         let mut history = History::new();
         let count = u32::try_from(self.errors.len()).unwrap_or(u32::MAX);
-        let last = self.attempts.unwrap_or(count).max(count);
+        let (run, ended) = self.failed_run.unwrap_or((self.attempts.unwrap_or(count), None));
+        let last = run.max(count);
         for (index, error) in (0_u32..).zip(&self.errors) {
             let is_last = index + 1 == count;
             let cause = self.cause.filter(|_| is_last).unwrap_or(Cause::Error);
             let mut failure = Failure::new(class, cause, &*error.class, &error.message);
             failure.backtrace = error.trace.as_deref().map(bounded);
             if is_last {
-                failure.at = died_at;
+                failure.at = ended.unwrap_or(died_at);
             }
             history.push(Attempt { number: last - (count - 1 - index), generation: 0, failure });
         }

@@ -1,6 +1,6 @@
 //! The error at the end of a traceback.
 
-/// What a traceback says was thrown last.
+/// An error that a traceback ends with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Thrown {
     /// Its type; empty if it is not known.

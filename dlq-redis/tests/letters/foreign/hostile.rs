@@ -1,4 +1,4 @@
-//! Whatever stands there, reading neither fails nor loses a letter.
+//! Hostile content: reading neither fails nor loses a letter.
 
 use dlq_core::log::{Content, Log as _, Range};
 use dlq_redis::foreign::ForeignLetters;

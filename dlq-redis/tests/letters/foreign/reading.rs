@@ -1,4 +1,4 @@
-//! What the libraries wrote is read, and nothing of it is touched.
+//! Letters as the libraries wrote them are read, and nothing of them is touched.
 
 use dlq_core::log::{Content, Log as _, Range};
 use dlq_core::store::Letters as _;
@@ -197,13 +197,16 @@ async fn dramatiq_keeps_its_message_whole() {
             (Reason::Exhausted, ErrorClass::Transient, Some(Cause::Error), 3)
         );
         assert_eq!(letter.failure().unwrap().error_type, "ValueError");
+        // The last run leaves no trace but its number.
+        let tried: Vec<_> = letter.history.attempts().iter().map(|one| one.number).collect();
+        assert_eq!(tried, [2]);
+        assert!(letter.failure().unwrap().at < letter.died_at);
         assert!(letter.message.payload().unwrap().starts_with(br#"{"queue_name":"mail""#));
     }
     let bare = named(&letters, "nosuch");
     assert_eq!((bare.cause, unknown(bare)), (None, "attempts,cause,class,reason"));
 }
 
-/// What `groups`, `stats` and `list` need.
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_are_grouped_by_their_errors() {
     let Some(place) = Place::with(DRAMATIQ).await else { return };

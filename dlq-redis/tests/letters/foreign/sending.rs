@@ -138,7 +138,7 @@ async fn g6_a_copy_in_the_stream_is_not_sent_too() {
     assert_eq!(stream(&place).await.len(), 1);
 }
 
-/// Whichever of two is later finds that the letter has gone; an answer that was lost is found by the note.
+/// The later of two finds that the letter has gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_two_at_once_send_each_letter_once() {
     let Some(place) = chasquimq().await else { return };
