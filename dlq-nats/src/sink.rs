@@ -71,8 +71,9 @@ impl NatsSink {
     }
 
     /// Sets the name of the [`NatsTransport`](crate::NatsTransport) whose letters it keeps, which stands with each in the
-    /// attribute `nats.consumer`: letters that are sent back to their handler go to that consumer. Needed where a consumer
-    /// has several handlers. Defaults to none: they go to the consumer that is called like the handler.
+    /// attribute `nats.consumer` unless it is that of the handler: letters that are sent back to their handler go to that
+    /// consumer. Needed where a consumer has several handlers. Defaults to none: they go to the consumer that is called like
+    /// the handler.
     #[must_use]
     pub fn consumer(mut self, name: impl Into<Arc<str>>) -> Self {
         self.consumer = Some(name.into());
@@ -87,7 +88,11 @@ impl NatsSink {
     fn describe(&self, letter: &DeadLetter) -> Described {
         let mut rest = Rest::of(&letter.message, &letter.origin, letter.death());
         let mut facts = Facts::of(letter);
-        if let Some(name) = &self.consumer {
+        // Not where it has the name of the handler, unless an earlier death wrote another.
+        let own = self.consumer.as_ref().filter(|name| {
+            ***name != *letter.consumer || facts.attributes.contains_key(CONSUMER)
+        });
+        if let Some(name) = own {
             facts.attributes.insert(CONSUMER.to_owned(), name.to_string());
         }
         rest.facts = Some(facts);

@@ -9,6 +9,7 @@
 //! | [`RedisSink`] | stream of dead letters |
 //! | [`RedisLetters`] | that stream as a log: read, or followed into a store |
 //! | [`RedisReplay`] | sends letters of that stream back, each once |
+//! | [`foreign`] | dead letters that other libraries keep in Redis |
 //! | [`RedisOutbox`] | sends letters of a store back to streams, each once |
 //! | [`RedisCrashMarks`] | marks by which a message is found that kills its process |
 //! | [`store`] | letters in Redis, with every verb of the engine |
@@ -34,6 +35,7 @@ pub use consumer::{
     DLQ_REDIS_TRIMMED_TOTAL, RedisCrashMarks, RedisRetryQueue, RedisSettle, RedisSource,
     RedisTransport, Start,
 };
+pub use dead::foreign;
 pub use dead::{RedisEntries, RedisLetters, RedisReplay, RedisSink, RedisTarget, Replayed};
 pub use idempotency::{IdempotencyConfig, RedisIdempotency};
 pub use outbox::RedisOutbox;

@@ -1,5 +1,4 @@
 use clap::Args;
-use dlq_core::ErrorClass;
 use dlq_sql::postgres::foreign::Field;
 
 /// What `dlq import` takes where letters come out of a table of Postgres that others made.
@@ -7,7 +6,7 @@ use dlq_sql::postgres::foreign::Field;
 #[group(conflicts_with = "file")]
 pub(crate) struct TableArgs {
     /// Instead of a file, read a table of Postgres that others made: TABLE or SCHEMA.TABLE
-    #[arg(long, value_name = "TABLE")]
+    #[arg(long, value_name = "TABLE", group = "foreign")]
     pub(crate) from_table: Option<String>,
     /// The database that has the table; by default that of the store
     #[arg(
@@ -29,22 +28,10 @@ pub(crate) struct TableArgs {
     /// The zone of times that are stored without one, e.g. Europe/Berlin
     #[arg(long, value_name = "ZONE", default_value = "UTC", requires = "from_table")]
     pub(crate) time_zone: String,
-    /// Whose deaths they are, where no column says so; by default the name of the table
-    #[arg(long, value_name = "NAME", requires = "from_table")]
-    pub(crate) consumer: Option<String>,
-    /// Which program wrote them, where no column says so
-    #[arg(long, value_name = "NAME", requires = "from_table")]
-    pub(crate) service: Option<String>,
-    /// Whether another attempt may succeed, where no column says so
-    #[arg(long, value_name = "transient|permanent", default_value_t, requires = "from_table")]
-    pub(crate) class: ErrorClass,
     /// The name of the database in the letters' identity; by default its own and that of its server. Another name makes
     /// other letters
     #[arg(long, value_name = "NAME", requires = "from_table")]
     pub(crate) cluster: Option<String>,
-    /// Say what each column is taken for and how many rows there are, and import nothing
-    #[arg(long, requires = "from_table")]
-    pub(crate) dry_run: bool,
 }
 
 fn mapping(text: &str) -> Result<(Field, String), String> {

@@ -2,6 +2,8 @@
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod import_foreign;
 #[cfg(feature = "postgres")]
 mod import_table;
 mod serve;
@@ -20,6 +22,8 @@ pub(crate) use upkeep::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) use import_foreign::ForeignArgs;
 #[cfg(feature = "postgres")]
 pub(crate) use import_table::TableArgs;
 use std::ffi::OsString;

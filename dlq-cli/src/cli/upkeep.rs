@@ -73,12 +73,18 @@ pub(crate) struct ExportArgs {
 pub(crate) struct ImportArgs {
     /// What `dlq export` wrote; - for standard input
     #[arg(value_name = "FILE|-")]
-    #[cfg_attr(feature = "postgres", arg(required_unless_present = "from_table"))]
-    #[cfg_attr(not(feature = "postgres"), arg(required = true))]
+    #[cfg_attr(
+        any(feature = "postgres", feature = "redis"),
+        arg(required_unless_present = "foreign")
+    )]
+    #[cfg_attr(not(any(feature = "postgres", feature = "redis")), arg(required = true))]
     pub(crate) file: Option<PathBuf>,
     #[cfg(feature = "postgres")]
     #[command(flatten)]
     pub(crate) table: super::TableArgs,
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[command(flatten)]
+    pub(crate) foreign: super::ForeignArgs,
     /// How many letters are written at once
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,

@@ -26,8 +26,12 @@ pub(super) async fn run(
     args: ImportArgs,
 ) -> Result<ExitCode, CliError> {
     let Some(path) = args.file else {
+        #[cfg(feature = "redis")]
+        if let Some(url) = args.foreign.from_redis.clone() {
+            return crate::redis::import(context, store, &url, args.foreign).await;
+        }
         #[cfg(feature = "postgres")]
-        return super::import_table::run(context, store, from, args.table).await;
+        return super::import_table::run(context, store, from, args.table, args.foreign).await;
         #[cfg(not(feature = "postgres"))]
         return Err(CliError::refused("no file was given"));
     };

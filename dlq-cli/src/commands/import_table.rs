@@ -1,18 +1,13 @@
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use dlq_core::store::Receipt;
-use dlq_core::{DeadLetter, DeadLetters};
-use dlq_sql::postgres::foreign::{BadRow, Field, ForeignTable, Meaning};
+use dlq_core::DeadLetters;
+use dlq_sql::postgres::foreign::{Field, ForeignTable, Meaning};
 
-use super::{Context, PARTIAL};
-use crate::cli::TableArgs;
+use super::{Context, Imported, PARTIAL, again};
+use crate::cli::{ForeignArgs, TableArgs};
 use crate::error::CliError;
 use crate::output::{Column, Progress, Table, escape};
 use crate::{ask, open, secret, signals};
-
-/// How many bad rows are said in words; all are counted.
-const SAID: u64 = 20;
 
 /// Imports the table of the arguments, which is in the database that they name, or else at `from`.
 ///
@@ -23,6 +18,7 @@ pub(super) async fn run(
     store: &DeadLetters,
     from: Option<&str>,
     args: TableArgs,
+    common: ForeignArgs,
 ) -> Result<ExitCode, CliError> {
     let table = args.from_table.as_deref().unwrap_or_default();
     let url = args.database.clone().or_else(|| from.and_then(open::database)).ok_or_else(|| {
@@ -32,19 +28,19 @@ pub(super) async fn run(
     })?;
     secret::keep(&url);
     let shown = secret::without_password(&url);
-    let mut table = open_table(url, table, &args)
+    let mut table = open_table(url, table, &args, &common)
         .await
         .map_err(|error| error.about(&format!("table `{table}` of {shown}")))?;
     let rows = table.count().await?;
-    describe(&table, rows, args.consumer.is_some());
-    if args.dry_run {
+    describe(&table, rows, common.consumer.is_some());
+    if common.dry_run {
         show_columns(context, &table, rows)?;
         say!("dry run: nothing was imported");
         return Ok(ExitCode::SUCCESS);
     }
     let bar = Progress::of(rows, "rows");
     let by = ask::actor(Some(&format!("import of the table {}", table.name())));
-    let mut imported = Imported::default();
+    let mut imported = Imported::of("rows");
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
             let page = tokio::select! {
@@ -67,27 +63,28 @@ pub(super) async fn run(
     if is_cut_short {
         say!("ended before all {rows} rows were read; the same command imports the rest");
     }
-    let is_partial = is_cut_short || imported.bad > 0;
+    let is_partial = is_cut_short || imported.has_bad();
     Ok(if is_partial { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }
 
-fn again(error: CliError) -> CliError {
-    error.hinting("what was imported is in the store; the same command imports the rest")
-}
-
-async fn open_table(url: String, table: &str, args: &TableArgs) -> Result<ForeignTable, CliError> {
+async fn open_table(
+    url: String,
+    table: &str,
+    args: &TableArgs,
+    common: &ForeignArgs,
+) -> Result<ForeignTable, CliError> {
     let mut builder =
-        ForeignTable::builder(url, table).time_zone(&*args.time_zone).class(args.class);
+        ForeignTable::builder(url, table).time_zone(&*args.time_zone).class(common.class);
     for (field, column) in &args.map {
         builder = builder.map(*field, column);
     }
     for column in &args.skip_column {
         builder = builder.skip(column);
     }
-    if let Some(consumer) = &args.consumer {
+    if let Some(consumer) = &common.consumer {
         builder = builder.consumer(consumer);
     }
-    if let Some(service) = &args.service {
+    if let Some(service) = &common.service {
         builder = builder.service(service);
     }
     if let Some(cluster) = &args.cluster {
@@ -153,70 +150,4 @@ fn show_columns(context: &mut Context, table: &ForeignTable, rows: u64) -> Resul
         "rows": rows,
         "columns": columns.collect::<Vec<_>>(),
     }))
-}
-
-#[derive(Default)]
-struct Imported {
-    by_receipt: BTreeMap<&'static str, u64>,
-    bad: u64,
-}
-
-impl Imported {
-    /// Says and counts rows that are no letters; the letters are left.
-    fn sort_out(&mut self, page: Vec<Result<DeadLetter, BadRow>>) -> Vec<DeadLetter> {
-        let mut letters = Vec::with_capacity(page.len());
-        for row in page {
-            match row {
-                Ok(letter) => letters.push(letter),
-                Err(bad) => {
-                    match self.bad {
-                        ..SAID => say!("{}", escape(&bad.to_string())),
-                        SAID => say!("more rows cannot be read; they are counted"),
-                        _ => {}
-                    }
-                    self.bad += 1;
-                }
-            }
-        }
-        letters
-    }
-
-    fn count(&mut self, receipts: &[Receipt]) {
-        for receipt in receipts {
-            let name = match receipt {
-                Receipt::Stored => "stored",
-                Receipt::Unchanged => "unchanged",
-                Receipt::Reopened => "reopened",
-                Receipt::Superseded => "superseded",
-                Receipt::Conflicting(_) => "conflicting",
-                Receipt::Merged(_) => "merged",
-                _ => "other",
-            };
-            *self.by_receipt.entry(name).or_default() += 1;
-        }
-    }
-
-    fn show(&self, context: &mut Context) -> Result<(), CliError> {
-        let letters: u64 = self.by_receipt.values().sum();
-        if let Some(count) = self.by_receipt.get("conflicting") {
-            say!(
-                "{count} rows have other bytes than when they were imported before; both letters are kept"
-            );
-        }
-        if !context.out.is_table() {
-            return context.out.document(&serde_json::json!({
-                "letters": letters,
-                "receipts": self.by_receipt,
-                "bad_rows": self.bad,
-            }));
-        }
-        let mut text = format!("imported: {letters} letters");
-        for (receipt, count) in &self.by_receipt {
-            text.push_str(&format!(", {count} {receipt}"));
-        }
-        if self.bad > 0 {
-            text.push_str(&format!(", {} bad rows", self.bad));
-        }
-        context.out.line(text)
-    }
 }

@@ -11,6 +11,8 @@ mod edit;
 mod export;
 mod groups;
 mod import;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod import_foreign;
 #[cfg(feature = "postgres")]
 mod import_table;
 mod list;
@@ -24,6 +26,8 @@ mod stats;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use check::show_findings;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) use import_foreign::{Imported, again};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use list::{more, short, table};
 

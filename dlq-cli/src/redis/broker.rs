@@ -1,5 +1,6 @@
 use dlq_core::log::Log as _;
 use dlq_core::{StoreError, StoreErrorKind};
+use dlq_redis::foreign::ForeignLetters;
 use dlq_redis::{RedisLetters, RedisOutbox};
 
 use super::url::RedisUrl;
@@ -11,6 +12,8 @@ use crate::error::CliError;
 #[derive(Clone, Debug)]
 pub(crate) struct Broker {
     pub(super) letters: RedisLetters,
+    /// The letters, where another library has written them.
+    pub(super) foreign: Option<ForeignLetters>,
     /// The URL, fit to be shown.
     pub(super) shown: String,
 }
@@ -32,21 +35,19 @@ impl Broker {
         let client = url.connect().await;
         let client =
             client.map_err(|error| CliError::from(StoreError::from(error)).about(&shown))?;
-        let letters = RedisLetters::new(&client, &url.key);
+        let foreign = ForeignLetters::of(&client, &url.key);
+        let key = foreign.as_ref().map_or(&*url.key, ForeignLetters::key);
+        let letters = RedisLetters::new(&client, key);
         let mut letters = letters.map_err(|error| CliError::from(error).about(&shown))?;
         if let Some(key) = args.binding_key()? {
             letters = letters.binding_key(key);
         }
-        Ok(Self { letters, shown })
+        Ok(Self { letters, foreign, shown })
     }
 
     /// Says what failed here; what was asked for wrongly is refused.
     pub(super) fn failed(&self, error: StoreError) -> CliError {
-        let is_wrong = error.kind() == StoreErrorKind::InvalidConfig;
-        match CliError::from(error).about(&self.shown) {
-            CliError::Failed(message) if is_wrong => CliError::refused(message),
-            error => error,
-        }
+        failed(error, &self.shown)
     }
 
     /// The stores into which the letters go.
@@ -59,6 +60,15 @@ impl Broker {
             by: mark.by,
         };
         Ok(marks.map(mark).collect())
+    }
+}
+
+/// Says what failed at a place; what was asked for wrongly is refused.
+pub(super) fn failed(error: StoreError, shown: &str) -> CliError {
+    let is_wrong = error.kind() == StoreErrorKind::InvalidConfig;
+    match CliError::from(error).about(shown) {
+        CliError::Failed(message) if is_wrong => CliError::refused(message),
+        error => error,
     }
 }
 

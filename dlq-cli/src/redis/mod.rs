@@ -1,12 +1,15 @@
 //! Redis and Valkey: a store, and the dead letters in a stream.
 
 mod broker;
+mod foreign;
+mod import;
 mod ingest;
 mod replay;
 mod store;
 mod url;
 
 pub(crate) use broker::{Broker, outbox};
+pub(crate) use import::run as import;
 pub(crate) use store::{builder, is_store, not_opened};
 
 use std::process::ExitCode;
@@ -27,27 +30,32 @@ pub(crate) async fn run(
     mut command: Command,
 ) -> Result<ExitCode, CliError> {
     refuse_held(&mut command)?;
+    if let Command::Check(args) = &command
+        && args.at_broker.is_given()
+    {
+        return Err(CliError::refused(format!(
+            "--stream, --consumer and --deployment are of NATS and Kafka, and {} is Redis; leave them out",
+            at.shown
+        )));
+    }
+    #[cfg(feature = "nats")]
+    if matches!(command, Command::Route(_)) {
+        return Err(CliError::refused(format!(
+            "`dlq route` is for consumers of NATS JetStream, and {} is Redis, which gives no message up itself",
+            at.shown
+        )));
+    }
+    if let Some(letters) = &at.foreign {
+        return foreign::run(letters, &at.shown, out, command).await;
+    }
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Replay(args) => replay::run(at, &mut out, *args).await?,
-        Command::Check(args) => {
-            if args.at_broker.is_given() {
-                return Err(CliError::refused(format!(
-                    "--stream, --consumer and --deployment are of NATS and Kafka, and {} is Redis; leave them out",
-                    at.shown
-                )));
-            }
+        Command::Check(_) => {
             let entries = at.letters.entries().await.map_err(|error| at.failed(error))?;
             say_cost(&at.shown, entries, None);
             let findings = at.letters.check().await.map_err(|error| at.failed(error))?;
             show_findings(&mut out, &at.shown, &findings)?
-        }
-        #[cfg(feature = "nats")]
-        Command::Route(_) => {
-            return Err(CliError::refused(format!(
-                "`dlq route` is for consumers of NATS JetStream, and {} is Redis, which gives no message up itself",
-                at.shown
-            )));
         }
         mut command => {
             if at_broker::changes(&command) {

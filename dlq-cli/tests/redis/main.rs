@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod foreign;
 mod letters;
 
 use std::time::Duration;

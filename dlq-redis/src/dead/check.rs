@@ -1,8 +1,8 @@
-use dlq_core::log::{Content, Entries as _, Log as _, Range};
+use dlq_core::log::{Content, Entries, Log as _, Range};
 use dlq_core::{Finding, Severity, StoreError};
 
+use super::RedisLetters;
 use super::letters::READING;
-use super::{RedisEntries, RedisLetters};
 use crate::client::{ServerInfo, as_text};
 
 /// Number of entries that are read at once.
@@ -23,7 +23,8 @@ impl RedisLetters {
         findings.extend(types);
         if can_read {
             let mut entries = self.read(Range::all()).await?;
-            findings.extend(self.others(&mut entries).await?);
+            let object = format!("stream `{}`", self.stream());
+            findings.extend(others(&mut entries, &object).await?);
         }
         Ok(findings)
     }
@@ -49,37 +50,38 @@ impl RedisLetters {
         }
         Ok(findings)
     }
-
-    /// Finds entries that are no letters.
-    async fn others(&self, entries: &mut RedisEntries) -> Result<Option<Finding>, StoreError> {
-        let (mut foreign, mut damaged, mut first) = (0_u64, 0_u64, None);
-        loop {
-            let batch = entries.next(BATCH).await?;
-            if batch.is_empty() {
-                break;
-            }
-            for entry in batch {
-                match entry.content {
-                    Content::Letter(_) | Content::Outline(_) => continue,
-                    Content::Foreign => foreign += 1,
-                    Content::Damaged(_) => damaged += 1,
-                }
-                first.get_or_insert(entry.place.position());
-            }
-        }
-        Ok(first.map(|first| {
-            let found = format!("{foreign} foreign and {damaged} damaged, the first at {first}");
-            Finding::new(Severity::Warning, &format!("stream `{}`", self.stream()), "entries")
-                .found(found, "letters")
-                .advice(
-                    "they are passed over by whoever reads letters; keep others from writing here, and look at what was written: \
-                     XRANGE",
-                )
-        }))
-    }
 }
 
-fn settings(server: &ServerInfo) -> Vec<Finding> {
+/// Finds entries that are no letters.
+pub(super) async fn others(
+    entries: &mut impl Entries,
+    object: &str,
+) -> Result<Option<Finding>, StoreError> {
+    let (mut foreign, mut damaged, mut first) = (0_u64, 0_u64, None);
+    loop {
+        let batch = entries.next(BATCH).await?;
+        if batch.is_empty() {
+            break;
+        }
+        for entry in batch {
+            match entry.content {
+                Content::Letter(_) | Content::Outline(_) => continue,
+                Content::Foreign => foreign += 1,
+                Content::Damaged(_) => damaged += 1,
+            }
+            first.get_or_insert(entry.place.position());
+        }
+    }
+    Ok(first.map(|first| {
+        let found = format!("{foreign} foreign and {damaged} damaged, the first at {first}");
+        Finding::new(Severity::Warning, object, "entries").found(found, "letters").advice(
+            "they are passed over by whoever reads letters; keep others from writing here, and look at what was written: \
+             XRANGE",
+        )
+    }))
+}
+
+pub(super) fn settings(server: &ServerInfo) -> Vec<Finding> {
     let finding = |severity, setting, found: &str, want, advice: &str| {
         Finding::new(severity, "server", setting).found(found, want).advice(advice)
     };

@@ -59,13 +59,13 @@ impl ReadEntries {
 }
 
 /// The millisecond in which something at this time can be written first.
-fn millis(time: Timestamp) -> u64 {
+pub(super) fn millis(time: Timestamp) -> u64 {
     let millis = time.since(Timestamp::EPOCH).as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
 
 /// The place before this one; `None` for the first.
-fn before((millis, number): Place) -> Option<Place> {
+pub(super) fn before((millis, number): Place) -> Option<Place> {
     match number.checked_sub(1) {
         Some(number) => Some((millis, number)),
         None => millis.checked_sub(1).map(|millis| (millis, u64::MAX)),

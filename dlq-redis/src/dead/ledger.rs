@@ -18,7 +18,7 @@ pub(super) struct Marked {
 }
 
 impl Marked {
-    fn read(text: &str) -> Option<Self> {
+    pub(super) fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
         let operation = parts.next()?.parse().ok()?;
         let at = Timestamp::from_millis(parts.next()?.parse().ok()?);

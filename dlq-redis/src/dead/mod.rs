@@ -14,6 +14,7 @@
 mod check;
 mod entries;
 mod follow;
+pub mod foreign;
 mod ledger;
 mod letters;
 mod passed;

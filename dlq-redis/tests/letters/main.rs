@@ -7,6 +7,7 @@ mod beside;
 mod cluster;
 mod failing;
 mod fixture;
+mod foreign;
 
 mod redis_7 {
     dlq_testkit::broker_conformance!(crate::fixture::RedisLettersFixture);
