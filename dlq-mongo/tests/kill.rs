@@ -35,11 +35,11 @@ use tokio::task::JoinSet;
 const NAME: &str = "processes_share_letters_also_when_killed";
 const PROCESSES: usize = 4;
 const CLAIMERS: u64 = 4;
-const BATCH: u32 = 4;
+const BATCH: u32 = 10;
 /// Lease of a claim, by the clock of the round.
 const LEASE: Duration = Duration::from_secs(3600);
 /// Time that a round may take.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -76,7 +76,10 @@ fn number(variable: &str, default: u64) -> u64 {
 async fn open(url: &str, round: u64) -> MongoStore {
     let start = Timestamp::from_millis(1_790_000_000_000);
     let clock = ManualClock::starting_at(start.after(2 * LEASE * u32::try_from(round).unwrap()));
-    MongoStore::builder(url).clock(clock.shared()).open().await.unwrap()
+    // A server that sixteen claimers keep busy may be long in taking a connection.
+    let url = format!("{url}?serverSelectionTimeoutMS=600000&connectTimeoutMS=600000");
+    let store = MongoStore::builder(url).max_connections(4).answer_timeout(PATIENCE);
+    store.clock(clock.shared()).open().await.unwrap()
 }
 
 /// A process that works: with four claimers, for so many steps each or to the end, until one of them has made so many notes
