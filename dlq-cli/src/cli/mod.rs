@@ -2,7 +2,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mongo", feature = "postgres"))]
 mod import_table;
 mod serve;
 mod upkeep;
@@ -20,7 +20,7 @@ pub(crate) use upkeep::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
 
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mongo", feature = "postgres"))]
 pub(crate) use import_table::TableArgs;
 use std::ffi::OsString;
 

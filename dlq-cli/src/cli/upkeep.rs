@@ -73,10 +73,13 @@ pub(crate) struct ExportArgs {
 pub(crate) struct ImportArgs {
     /// What `dlq export` wrote; - for standard input
     #[arg(value_name = "FILE|-")]
-    #[cfg_attr(feature = "postgres", arg(required_unless_present = "from_table"))]
-    #[cfg_attr(not(feature = "postgres"), arg(required = true))]
+    #[cfg_attr(
+        any(feature = "mongo", feature = "postgres"),
+        arg(required_unless_present = "foreign")
+    )]
+    #[cfg_attr(not(any(feature = "mongo", feature = "postgres")), arg(required = true))]
     pub(crate) file: Option<PathBuf>,
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "mongo", feature = "postgres"))]
     #[command(flatten)]
     pub(crate) table: super::TableArgs,
     /// How many letters are written at once

@@ -9,9 +9,11 @@ mod delete;
 mod dispatch;
 mod edit;
 mod export;
+#[cfg(any(feature = "mongo", feature = "postgres"))]
+mod foreign;
 mod groups;
 mod import;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mongo", feature = "postgres"))]
 mod import_table;
 mod list;
 mod mark;
