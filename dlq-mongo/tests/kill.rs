@@ -8,7 +8,7 @@
 //! stands still, and is later than every lease of the round before. So a lease ends because a process has died, never because
 //! one was slow.
 //!
-//! `DLQ_KILL_LETTERS` sets the number of letters (400), `DLQ_KILL_RUNS` how often a process is killed (4).
+//! `DLQ_KILL_LETTERS` sets the number of letters (600), `DLQ_KILL_RUNS` how often a process is killed (3).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -35,11 +35,10 @@ use tokio::task::JoinSet;
 const NAME: &str = "processes_share_letters_also_when_killed";
 const PROCESSES: usize = 4;
 const CLAIMERS: u64 = 4;
-const BATCH: u32 = 10;
 /// Lease of a claim, by the clock of the round.
 const LEASE: Duration = Duration::from_secs(3600);
 /// Time that a round may take.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(1200);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -58,7 +57,7 @@ fn main() {
     let is_wanted = filters.is_empty() || filters.iter().any(|filter| NAME.contains(*filter));
     if is_wanted && or_skip(Service::Mongo, ensure_installed(Service::Mongo)).is_ok() {
         let server = Service::Mongo.builder().setting("file", "").start().unwrap();
-        for (name, kills) in [("unharmed", 0), ("killed", number("DLQ_KILL_RUNS", 4))] {
+        for (name, kills) in [("unharmed", 0), ("killed", number("DLQ_KILL_RUNS", 3))] {
             processes_share_letters_also_when_killed(server.url(), name, kills);
         }
     }
@@ -73,11 +72,20 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+fn letters() -> u64 {
+    number("DLQ_KILL_LETTERS", 600)
+}
+
+/// Letters of one claim: more where there are more, since the stand-in looks at each document.
+fn batch() -> u32 {
+    u32::try_from(letters() / 60).unwrap().clamp(10, 50)
+}
+
 async fn open(url: &str, round: u64) -> MongoStore {
     let start = Timestamp::from_millis(1_790_000_000_000);
     let clock = ManualClock::starting_at(start.after(2 * LEASE * u32::try_from(round).unwrap()));
     // A server that sixteen claimers keep busy may be long in taking a connection.
-    let url = format!("{url}?serverSelectionTimeoutMS=600000&connectTimeoutMS=600000");
+    let url = format!("{url}?serverSelectionTimeoutMS=1200000&connectTimeoutMS=1200000");
     let store = MongoStore::builder(url).max_connections(4).answer_timeout(PATIENCE);
     store.clock(clock.shared()).open().await.unwrap()
 }
@@ -119,7 +127,7 @@ async fn work(store: MongoStore, journal: Arc<Journal>, steps: u64) {
         if steps > 0 && step == steps {
             return;
         }
-        let request = ClaimRequest::due([fixtures::CONSUMER], BATCH, LEASE);
+        let request = ClaimRequest::due([fixtures::CONSUMER], batch(), LEASE);
         let claims = store.claim(request).await.unwrap();
         if claims.is_empty() {
             // Also what somebody else holds is something to wait for.
@@ -172,7 +180,7 @@ fn processes_share_letters_also_when_killed(url: &str, name: &str, kills: u64) {
     let folder = tempfile::tempdir().unwrap();
     let database = format!("dlq_kill_{}_{name}", std::process::id());
     let url = format!("{}/{database}", url.trim_end_matches('/'));
-    let letters = number("DLQ_KILL_LETTERS", 400);
+    let letters = letters();
     let released = letters / 10;
     let operation = block_on(async {
         let store = open(&url, 0).await;
@@ -192,8 +200,8 @@ fn processes_share_letters_also_when_killed(url: &str, name: &str, kills: u64) {
         }
         operation
     });
-    let claimed_at_once = PROCESSES as u64 * CLAIMERS * u64::from(BATCH);
-    let steps = (letters / ((kills + 1) * claimed_at_once)).max(2);
+    let claimed_at_once = PROCESSES as u64 * CLAIMERS * u64::from(batch());
+    let steps = (letters / ((kills + 1) * claimed_at_once)).max(1);
     let (began, mut journals, mut killed) = (Instant::now(), Vec::new(), BTreeSet::new());
     for round in 0..=kills {
         let is_last = round == kills;
