@@ -32,6 +32,12 @@ pub(crate) async fn is_there(url: &str) -> Result<bool, StoreError> {
     }
 }
 
+/// The database that a store's URL names, where it is one of MongoDB.
+pub(crate) fn database(url: &str) -> Option<String> {
+    let (scheme, _) = url.split_once("://")?;
+    is_store(scheme).then(|| without_prefix(url).0)
+}
+
 /// Returns the URL as the driver takes it, and the prefix that it named.
 fn without_prefix(url: &str) -> (String, Option<&str>) {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));

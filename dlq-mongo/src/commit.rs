@@ -20,7 +20,8 @@
 //! | in 2, or before 3 | an open commit, some locks | void: locks and empty letters are taken away; nothing has happened |
 //! | after 3, in 4 | a commit that is done, some of it written | the next who meets a lock, or [`sweep`](crate::MongoStore::sweep), writes the rest |
 //! | before 5 | a commit that is done and has no locks | applied again, which changes nothing, and deleted |
-//! | paused in 2, void meanwhile, goes on | locks of a void commit | who meets one takes it away; 3 finds the commit void |
+//! | of whoever makes a commit void, before its locks are taken away | a void commit and locks | as in the next row |
+//! | paused in 2, void meanwhile, goes on | locks of a void commit | who meets one takes it away, or else the next sweep; 3 finds the commit void |
 //! | paused in 4, others have applied it and gone on | | each write is conditional on the lock, or on an older version |
 //! | the answer to 3 is lost | open or done | the commit is read: `open` is tried again, absent is `done` |
 //!
@@ -33,7 +34,6 @@
 
 use std::time::Duration;
 
-use dlq_core::Timestamp;
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use mongodb::options::FindOptions;
@@ -47,6 +47,9 @@ use crate::parts::{INLINE, Reference};
 
 /// Time that an open commit is given before others make it void.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Time for which a void commit is kept.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Pause between two looks at a commit of somebody else.
 const PAUSE: Duration = Duration::from_millis(3);
@@ -380,23 +383,58 @@ impl Db {
     /// Ends commits that were left behind. Void ones are kept for a day, for those who still lock for them.
     pub(crate) async fn sweep_commits(&self) -> Result<u64> {
         let now = self.server_now().await?;
-        let filter = doc! { "at": { "$lt": now.before(self.patience * 2).as_nanos() } };
-        let options = FindOptions::builder().sort(doc! { "at": 1_i32 }).limit(100).build();
+        let left = now.before(self.patience * 2).as_nanos();
         let mut swept = 0;
-        for commit in self.find(Coll::Commits, filter, options).await? {
+        // Apart from void ones, of which there may be so many that no other would be come to.
+        for commit in
+            self.oldest(doc! { "at": { "$lt": left }, "state": { "$ne": "void" } }).await?
+        {
             let Ok(id) = commit.get_object_id("_id") else { continue };
-            let at = Timestamp::from_nanos(number(&commit, "at").unwrap_or(0));
             let steps = self.steps(&commit).await?;
             match commit.get_str("state") {
                 Ok("done") => self.apply(id, &steps).await?,
-                Ok("open") => self.void(id, &steps).await?,
-                _ if now.since(at) < Duration::from_secs(24 * 3600) => continue,
-                _ => {
-                    self.release(id, &steps).await?;
-                    self.delete_commit(id).await?;
-                }
+                _ => self.void(id, &steps).await?,
             }
             swept += 1;
+        }
+        swept += self.sweep_locks().await?;
+        let forgotten = now.before(KEPT).as_nanos();
+        for commit in self.oldest(doc! { "at": { "$lt": forgotten }, "state": "void" }).await? {
+            let Ok(id) = commit.get_object_id("_id") else { continue };
+            self.release(id, &self.steps(&commit).await?).await?;
+            self.delete_commit(id).await?;
+            swept += 1;
+        }
+        Ok(swept)
+    }
+
+    async fn oldest(&self, filter: Document) -> Result<Vec<Document>> {
+        let options = FindOptions::builder().sort(doc! { "at": 1_i32 }).limit(100).build();
+        self.find(Coll::Commits, filter, options).await
+    }
+
+    /// Takes away locks of commits that are void or gone. Claims pass over locked letters, so that nobody else may meet them:
+    /// whoever made the commit void may have died before it came to this, or somebody may have locked later.
+    async fn sweep_locks(&self) -> Result<u64> {
+        let mut swept = 0;
+        for coll in LOCKABLE {
+            let pipeline = vec![
+                doc! { "$match": { "lock": { "$exists": true } } },
+                doc! { "$group": { "_id": "$lock" } },
+            ];
+            for lock in self.aggregate(coll, pipeline).await? {
+                let Ok(id) = lock.get_object_id("_id") else { continue };
+                let commit = self.find_one(Coll::Commits, doc! { "_id": id }).await?;
+                match &commit {
+                    None => self.unlock(coll, id).await?,
+                    Some(commit) if commit.get_str("state").is_ok_and(|it| it == "void") => {
+                        self.release(id, &self.steps(commit).await?).await?;
+                    }
+                    // It is under way, or was left behind and its time will come.
+                    Some(_) => continue,
+                }
+                swept += 1;
+            }
         }
         Ok(swept)
     }

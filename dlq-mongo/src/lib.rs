@@ -37,6 +37,7 @@ mod dedup;
 mod error;
 mod fast;
 mod filter;
+pub mod foreign;
 mod idempotency;
 mod keys;
 mod letters;

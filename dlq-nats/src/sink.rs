@@ -89,9 +89,10 @@ impl NatsSink {
         let mut rest = Rest::of(&letter.message, &letter.origin, letter.death());
         let mut facts = Facts::of(letter);
         // Not where it has the name of the handler, unless an earlier death wrote another.
-        let own = self.consumer.as_ref().filter(|name| {
-            ***name != *letter.consumer || facts.attributes.contains_key(CONSUMER)
-        });
+        let own = self
+            .consumer
+            .as_ref()
+            .filter(|name| ***name != *letter.consumer || facts.attributes.contains_key(CONSUMER));
         if let Some(name) = own {
             facts.attributes.insert(CONSUMER.to_owned(), name.to_string());
         }

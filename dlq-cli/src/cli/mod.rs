@@ -2,9 +2,9 @@
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
 mod import_foreign;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mongo", feature = "postgres"))]
 mod import_table;
 mod serve;
 mod upkeep;
@@ -22,9 +22,9 @@ pub(crate) use upkeep::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
 pub(crate) use import_foreign::ForeignArgs;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mongo", feature = "postgres"))]
 pub(crate) use import_table::TableArgs;
 use std::ffi::OsString;
 

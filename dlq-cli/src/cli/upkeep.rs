@@ -74,15 +74,18 @@ pub(crate) struct ImportArgs {
     /// What `dlq export` wrote; - for standard input
     #[arg(value_name = "FILE|-")]
     #[cfg_attr(
-        any(feature = "postgres", feature = "redis"),
+        any(feature = "mongo", feature = "postgres", feature = "redis"),
         arg(required_unless_present = "foreign")
     )]
-    #[cfg_attr(not(any(feature = "postgres", feature = "redis")), arg(required = true))]
+    #[cfg_attr(
+        not(any(feature = "mongo", feature = "postgres", feature = "redis")),
+        arg(required = true)
+    )]
     pub(crate) file: Option<PathBuf>,
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "mongo", feature = "postgres"))]
     #[command(flatten)]
     pub(crate) table: super::TableArgs,
-    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
     #[command(flatten)]
     pub(crate) foreign: super::ForeignArgs,
     /// How many letters are written at once

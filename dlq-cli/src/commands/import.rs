@@ -22,7 +22,8 @@ const SAID: u64 = 20;
 pub(super) async fn run(
     context: &mut Context,
     store: &DeadLetters,
-    #[cfg_attr(not(feature = "postgres"), expect(unused_variables))] from: Option<&str>,
+    #[cfg_attr(not(any(feature = "mongo", feature = "postgres")), expect(unused_variables))]
+    from: Option<&str>,
     args: ImportArgs,
 ) -> Result<ExitCode, CliError> {
     let Some(path) = args.file else {
@@ -30,9 +31,9 @@ pub(super) async fn run(
         if let Some(url) = args.foreign.from_redis.clone() {
             return crate::redis::import(context, store, &url, args.foreign).await;
         }
-        #[cfg(feature = "postgres")]
+        #[cfg(any(feature = "mongo", feature = "postgres"))]
         return super::import_table::run(context, store, from, args.table, args.foreign).await;
-        #[cfg(not(feature = "postgres"))]
+        #[cfg(not(any(feature = "mongo", feature = "postgres")))]
         return Err(CliError::refused("no file was given"));
     };
     let (mut batches, length) = open(&path, args.batch as usize)?;

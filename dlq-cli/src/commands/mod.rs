@@ -9,11 +9,13 @@ mod delete;
 mod dispatch;
 mod edit;
 mod export;
+#[cfg(any(feature = "mongo", feature = "postgres"))]
+mod foreign;
 mod groups;
 mod import;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
 mod import_foreign;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mongo", feature = "postgres"))]
 mod import_table;
 mod list;
 mod mark;
@@ -26,7 +28,7 @@ mod stats;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use check::show_findings;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
 pub(crate) use import_foreign::{Imported, again};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use list::{more, short, table};

@@ -1,13 +1,15 @@
 //! A server that is gone, says nothing, or is started again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::{Letters as _, Receipt, Sink as _};
-use dlq_core::{CrashMarks as _, Filter, StoreErrorKind};
+use dlq_core::{CrashMarks as _, DeadLetter, Filter, StoreErrorKind};
 use dlq_mongo::MongoStore;
 use dlq_services::Service;
 use dlq_testkit::fixtures::letter;
-use tokio::task::block_in_place;
+use tokio::sync::Barrier;
+use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 
 use crate::fixture::{PATIENCE, Place, available, url};
@@ -94,4 +96,58 @@ async fn g3_a_run_whose_mark_was_written_twice_counts_once() {
     assert_eq!(direct.begin(id).await.unwrap(), 2, "its own mark is gone, and no other");
     through.end(id, 0).await.unwrap();
     assert_eq!(direct.begin(id).await.unwrap(), 0);
+}
+
+/// Handles that put the same letters at the same moment: every key is taken once, and the others learn of it.
+async fn put_at_once(place: &Place, letters: &[DeadLetter], is_dedup: bool) -> Vec<Receipt> {
+    let mut puts = JoinSet::new();
+    let start = Arc::new(Barrier::new(8));
+    for n in 0..8 {
+        let (place, start, mut letters) = (place.clone(), Arc::clone(&start), letters.to_vec());
+        // In another order each, so that each is the first somewhere.
+        let by = n * letters.len() / 8;
+        letters.rotate_left(by);
+        puts.spawn(async move {
+            let store = place.builder().dedup(is_dedup).open().await.unwrap();
+            start.wait().await;
+            store.put(letters).await.unwrap()
+        });
+    }
+    puts.join_all().await.concat()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g2_a_race_for_a_key_stores_each_letter_once() {
+    if !available() {
+        return;
+    }
+    let letters: Vec<_> = (0..40).map(letter).collect();
+    let place = Place::fresh();
+    place.store().await;
+    let receipts = put_at_once(&place, &letters, false).await;
+    let count = |wanted: Receipt| receipts.iter().filter(|receipt| **receipt == wanted).count();
+    assert_eq!((count(Receipt::Stored), count(Receipt::Unchanged)), (40, 280), "{receipts:?}");
+    assert_eq!(place.store().await.count(Filter::new()).await.unwrap(), 40);
+    assert_eq!(place.count("letters").await, 40);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g2_a_race_for_an_original_keeps_one_letter_of_it() {
+    if !available() {
+        return;
+    }
+    // Four deaths of each of ten messages, which are letters of their own.
+    let deaths = (0..40).map(|n: u64| {
+        let mut death = letter(n);
+        death.message = letter(n % 10).message;
+        death
+    });
+    let deaths: Vec<_> = deaths.collect();
+    let place = Place::fresh();
+    place.builder().dedup(true).open().await.unwrap();
+    let receipts = put_at_once(&place, &deaths, true).await;
+    let stored = receipts.iter().filter(|receipt| **receipt == Receipt::Stored).count();
+    assert_eq!(stored, 10, "{receipts:?}");
+    assert_eq!(place.store().await.count(Filter::new()).await.unwrap(), 10);
+    assert_eq!(place.count("letters").await, 10);
 }

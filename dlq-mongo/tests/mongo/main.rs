@@ -10,6 +10,7 @@ mod model;
 mod opening;
 mod proxy;
 mod trips;
+mod voided;
 
 dlq_testkit::store_conformance!(crate::fixture::MongoFixture);
 dlq_testkit::store_model!(crate::fixture::MongoFixture, 16);

@@ -1,10 +1,19 @@
 //! Refusals when a store is opened, and findings of `check`.
 
-use dlq_core::store::{CheckLimits, Letters as _, Sink as _, Upkeep as _};
-use dlq_core::{Filter, StoreErrorKind};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dlq_core::idempotency::Idempotency as _;
+use dlq_core::store::{
+    Actor, CheckLimits, Claim, ClaimRequest, Claims as _, Cleanup, Finish, Letters as _,
+    OperationSpec, Operations as _, Sink as _, Upkeep as _,
+};
+use dlq_core::{CrashMarks as _, Filter, Resolution, StoreErrorKind};
 use dlq_mongo::MongoStore;
-use dlq_testkit::fixtures::letter;
+use dlq_testkit::fixtures::{died_again, letter};
 use mongodb::bson::doc;
+use mongodb::event::EventHandler;
+use mongodb::event::command::CommandEvent;
 
 use crate::fixture::{Place, available, url};
 
@@ -95,17 +104,61 @@ async fn a_migration_is_shown_before_it_is_made() {
 }
 
 #[tokio::test]
-async fn a_capped_collection_is_named() {
+async fn a_capped_collection_is_refused_where_a_server_has_them() {
     if !available() {
         return;
     }
     let place = Place::fresh();
     let create = doc! { "create": "dlq_letters", "capped": true, "size": 1_000_000_i64 };
     if let Err(error) = place.database().await.run_command(create).await {
-        println!("skipped: this server has no capped collections ({error})");
+        println!("skipped: only MongoDB has capped collections, and this server says {error}");
         return;
     }
     let error = place.builder().open().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Incompatible);
     assert!(error.to_string().contains("capped"), "{error}");
+}
+
+/// Commands that write, without the answer to a heartbeat.
+const WRITES: [&str; 4] = ["insert", "update", "delete", "findAndModify"];
+
+#[tokio::test]
+async fn g9_every_write_waits_for_a_majority_and_the_journal() {
+    if !available() {
+        return;
+    }
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&written);
+    let events = EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event
+            && WRITES.contains(&&*started.command_name)
+        {
+            let concern = started.command.get_document("writeConcern").ok().cloned();
+            seen.lock().unwrap().push((started.command_name, concern));
+        }
+    });
+    let weak = format!("{}/?w=1&journal=false", url().trim_end_matches('/'));
+    let place = Place::at(&weak);
+    let store = place.builder().events(events).open().await.unwrap();
+    store.put(vec![letter(1), letter(2)]).await.unwrap();
+    store.put(vec![died_again(&letter(1))]).await.unwrap();
+    let by = || Actor::new("ana");
+    store.start(OperationSpec::replay(Filter::new()), by()).await.unwrap();
+    let lease = Duration::from_secs(60);
+    let claims = store.claim(ClaimRequest::due(Vec::<String>::new(), 2, lease)).await.unwrap();
+    let end = |claim: &Claim| (claim.token, Finish::Resolved(Resolution::Succeeded));
+    store.finish(claims.iter().map(end).collect()).await.unwrap();
+    store.cleanup(Cleanup::older_than(Duration::ZERO), by()).await.unwrap();
+    store.begin(letter(1).id).await.unwrap();
+    let keys = store.idempotency();
+    let _ = keys.claim("c".into(), "k".into(), lease).await.unwrap();
+    keys.purge(10).await.unwrap();
+    let written = written.lock().unwrap();
+    for verb in WRITES {
+        assert!(written.iter().any(|(name, _)| name == verb), "{verb} was not seen");
+    }
+    let wanted = doc! { "w": "majority", "j": true };
+    for (verb, concern) in &*written {
+        assert_eq!(concern.as_ref(), Some(&wanted), "{verb}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Round trips: how many commands each call sends.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlq_core::store::{
     ClaimRequest, Claims as _, Finish, Finished, Letters as _, Receipt, Schedule, ScheduleRun,
@@ -35,6 +35,14 @@ impl Commands {
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
+
+    /// Takes the commands of a call, and prints them with the time that it took, of which nothing is promised.
+    fn of(&self, call: &str, began: Instant) -> Vec<String> {
+        let commands = self.take();
+        let (count, took) = (commands.len(), began.elapsed());
+        println!("{call}: {count} round trips ({}), {took:.1?}", commands.join(", "));
+        commands
+    }
 }
 
 #[tokio::test]
@@ -47,13 +55,15 @@ async fn plain_batches_take_few_round_trips() {
     commands.take();
 
     let letters: Vec<DeadLetter> = (0..100).map(letter).collect();
+    let began = Instant::now();
     let receipts = store.put(letters).await.unwrap();
     assert_eq!(receipts, vec![Receipt::Stored; 100]);
-    assert_eq!(commands.take(), ["find", "insert"], "a batch of new letters");
+    assert_eq!(commands.of("put of 100 new letters", began), ["find", "insert"]);
 
+    let began = Instant::now();
     let page = store.list(Filter::new(), PageRequest::new().with_limit(50)).await.unwrap();
     assert_eq!(page.letters.len(), 50);
-    assert_eq!(commands.take(), ["find"], "a page");
+    assert_eq!(commands.of("page of 50", began), ["find"]);
     let page = store.list(Filter::new(), PageRequest::new().with_after(page.next)).await.unwrap();
     assert_eq!(page.letters.len(), 50);
     assert!(commands.take().len() <= 2, "a page that comes to the end looks for what is newer");
@@ -63,18 +73,21 @@ async fn plain_batches_take_few_round_trips() {
     assert_eq!(store.run_schedule(run).await.unwrap().0, 100);
     commands.take();
 
+    let began = Instant::now();
     let claims = store.claim(ClaimRequest::due([CONSUMER], 50, LEASE)).await.unwrap();
     assert_eq!(claims.len(), 50);
-    assert_eq!(commands.take(), ["find", "update", "find"], "a claim");
+    assert_eq!(commands.of("claim of 50", began), ["find", "update", "find"]);
 
+    let began = Instant::now();
     let tokens = claims.iter().map(|claim| claim.token).collect();
     assert_eq!(store.extend(tokens, LEASE).await.unwrap(), vec![true; 50]);
-    assert_eq!(commands.take(), ["update"], "leases");
+    assert_eq!(commands.of("renewal of 50 leases", began), ["update"]);
 
     let resolved = || Finish::Resolved(Resolution::Succeeded);
     let finishes: Vec<_> = claims.iter().map(|claim| (claim.token, resolved())).collect();
+    let began = Instant::now();
     assert_eq!(store.finish(finishes.clone()).await.unwrap(), vec![Finished::Applied; 50]);
-    assert_eq!(commands.take(), ["update"], "finishes");
+    assert_eq!(commands.of("end of 50 claims", began), ["update"]);
     assert_eq!(store.finish(finishes).await.unwrap(), vec![Finished::Applied; 50]);
     assert_eq!(commands.take(), ["update", "find"], "finishes that were applied before");
 }
