@@ -8,7 +8,7 @@ use dlq_core::store::{Letters as _, Receipt, Sink as _};
 use dlq_core::{CrashMarks as _, DeadLetter, Filter, StoreErrorKind};
 use dlq_mongo::{MongoIdempotency, MongoStore};
 use dlq_services::Service;
-use dlq_testkit::fixtures::letter;
+use dlq_testkit::fixtures::{died_again, letter};
 use tokio::sync::Barrier;
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
@@ -191,6 +191,33 @@ async fn g3_a_step_of_a_key_whose_answer_was_lost_is_taken_once() {
             assert!(!proxy.is_troubling(), "{trouble:?} came");
             let done = claim(&direct, key).await;
             assert!(matches!(done, IdempotencyClaim::Done { .. }), "{trouble:?} at {at}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_whose_answer_was_lost_is_known_for_its_own() {
+    if !available() {
+        return;
+    }
+    let again = died_again(&letter(1));
+    let mut wanted = None;
+    for at in 0.. {
+        let place = Place::fresh();
+        place.store().await.put(vec![letter(1)]).await.unwrap();
+        let proxy = Proxy::before(url()).await;
+        let through = MongoStore::builder(&proxy.url).database(&place.name);
+        let through = through.migrate(false).open().await.unwrap();
+        // First without any trouble.
+        if let Some(at) = usize::checked_sub(at, 1) {
+            proxy.trouble_after(at, Trouble::Unanswered);
+        }
+        let receipts = through.put(vec![again.clone()]).await.unwrap();
+        let wanted = wanted.get_or_insert_with(|| receipts.clone());
+        assert_eq!(receipts, *wanted, "without the answer to command {at}");
+        if proxy.is_troubling() {
+            assert!(at > 2, "{at}");
+            break;
         }
     }
 }
