@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, Release};
 use dlq_core::store::{Letters as _, Receipt, Sink as _};
 use dlq_core::{CrashMarks as _, DeadLetter, Filter, StoreErrorKind};
-use dlq_mongo::MongoStore;
+use dlq_mongo::{MongoIdempotency, MongoStore};
 use dlq_services::Service;
-use dlq_testkit::fixtures::letter;
+use dlq_testkit::fixtures::{died_again, letter};
 use tokio::sync::Barrier;
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
@@ -150,4 +151,73 @@ async fn g2_a_race_for_an_original_keeps_one_letter_of_it() {
     assert_eq!(stored, 10, "{receipts:?}");
     assert_eq!(place.store().await.count(Filter::new()).await.unwrap(), 10);
     assert_eq!(place.count("letters").await, 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_a_step_of_a_key_whose_answer_was_lost_is_taken_once() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh();
+    let direct = place.store().await.idempotency();
+    let proxy = Proxy::before(url()).await;
+    let through = MongoStore::builder(&proxy.url).database(&place.name);
+    let through = through.migrate(false).open().await.unwrap().idempotency();
+    let (consumer, lease) = (Arc::<str>::from("payments"), Duration::from_secs(600));
+    let claim = async |keys: &MongoIdempotency, key: &'static str| {
+        keys.claim(Arc::clone(&consumer), key.into(), lease).await.unwrap()
+    };
+    for trouble in [Trouble::Lost, Trouble::Unanswered] {
+        // A claim reads the key and writes it; a release reads it before it writes.
+        for at in [0, 1] {
+            let key = if trouble == Trouble::Lost { ["a", "b"] } else { ["c", "d"] }[at];
+            proxy.trouble_after(at, trouble);
+            let IdempotencyClaim::New { token, attempts, crashes } = claim(&through, key).await
+            else {
+                panic!("{trouble:?} at {at}: it is not claimed");
+            };
+            assert!(!proxy.is_troubling(), "{trouble:?} came");
+            assert_eq!((attempts, crashes), (0, 0), "{trouble:?} at {at}");
+            proxy.trouble_after(at, trouble);
+            assert!(through.release(token, Release::Failed).await.unwrap(), "{trouble:?} at {at}");
+            assert!(!proxy.is_troubling(), "{trouble:?} came");
+            let IdempotencyClaim::New { token, attempts, crashes } = claim(&direct, key).await
+            else {
+                panic!("{trouble:?} at {at}: it is not free");
+            };
+            assert_eq!((attempts, crashes), (1, 0), "{trouble:?} at {at}: it failed once");
+            proxy.trouble_after(0, trouble);
+            assert!(through.complete(token, lease).await.unwrap(), "{trouble:?} at {at}");
+            assert!(!proxy.is_troubling(), "{trouble:?} came");
+            let done = claim(&direct, key).await;
+            assert!(matches!(done, IdempotencyClaim::Done { .. }), "{trouble:?} at {at}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_whose_answer_was_lost_is_known_for_its_own() {
+    if !available() {
+        return;
+    }
+    let again = died_again(&letter(1));
+    let mut wanted = None;
+    for at in 0.. {
+        let place = Place::fresh();
+        place.store().await.put(vec![letter(1)]).await.unwrap();
+        let proxy = Proxy::before(url()).await;
+        let through = MongoStore::builder(&proxy.url).database(&place.name);
+        let through = through.migrate(false).open().await.unwrap();
+        // First without any trouble.
+        if let Some(at) = usize::checked_sub(at, 1) {
+            proxy.trouble_after(at, Trouble::Unanswered);
+        }
+        let receipts = through.put(vec![again.clone()]).await.unwrap();
+        let wanted = wanted.get_or_insert_with(|| receipts.clone());
+        assert_eq!(receipts, *wanted, "without the answer to command {at}");
+        if proxy.is_troubling() {
+            assert!(at > 2, "{at}");
+            break;
+        }
+    }
 }

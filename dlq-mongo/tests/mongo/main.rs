@@ -9,6 +9,7 @@ mod fixture;
 mod model;
 mod opening;
 mod proxy;
+mod race;
 mod trips;
 mod voided;
 

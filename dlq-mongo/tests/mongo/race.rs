@@ -1,0 +1,105 @@
+//! Letters that change between the reading of a call and its writing.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use dlq_core::Resolution;
+use dlq_core::store::{
+    ClaimRequest, Claims as _, Finish, Letters as _, Schedule, ScheduleRun, Sink as _,
+};
+use dlq_mongo::MongoStore;
+use dlq_testkit::fixtures::{CONSUMER, died_again, letter};
+use mongodb::event::EventHandler;
+use mongodb::event::command::CommandEvent;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::fixture::{Place, available};
+
+const LEASE: Duration = Duration::from_secs(3600);
+
+/// A handle whose first update of letters waits: the letters were read, and the command is not sent. It tells that it waits,
+/// and goes on once it is told to.
+async fn late(place: &Place) -> (MongoStore, UnboundedReceiver<()>, Sender<()>) {
+    let (ask, asked) = unbounded_channel();
+    let (go, gone) = channel::<()>();
+    let gone = Mutex::new(Some(gone));
+    let events = EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event
+            && started.command.get_str("update").is_ok_and(|name| name == "dlq_letters")
+            && let Some(gone) = gone.lock().unwrap().take()
+        {
+            ask.send(()).unwrap();
+            gone.recv().unwrap();
+        }
+    });
+    (place.builder().events(events).open().await.unwrap(), asked, go)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g2_a_letter_that_died_again_meanwhile_is_not_overwritten() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh();
+    let direct = place.store().await;
+    let first = letter(1);
+    let second = died_again(&first);
+    let third = died_again(&second);
+    direct.put(vec![first.clone()]).await.unwrap();
+    let (late, mut asked, go) = late(&place).await;
+    let racing = tokio::spawn(async move { late.put(vec![second]).await });
+    asked.recv().await.unwrap();
+    direct.put(vec![third.clone()]).await.unwrap();
+    go.send(()).unwrap();
+    racing.await.unwrap().unwrap();
+    let found = direct.get(first.id).await.unwrap().unwrap();
+    assert_eq!(found.generation, third.generation);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g6_a_letter_that_was_put_off_meanwhile_is_not_claimed() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh();
+    let direct = place.store().await;
+    direct.put(vec![letter(1), letter(2)]).await.unwrap();
+    let schedule = Schedule::enabled().with_all_classes();
+    let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
+    assert_eq!(direct.run_schedule(run).await.unwrap().0, 2);
+    let (late, mut asked, go) = late(&place).await;
+    let request = || ClaimRequest::due([CONSUMER], 2, LEASE);
+    let racing = tokio::spawn(async move { late.claim(request()).await });
+    asked.recv().await.unwrap();
+    // One is put off for an hour, and the other is run and resolved.
+    let claims = direct.claim(request()).await.unwrap();
+    assert_eq!(claims.len(), 2);
+    let ends = [Finish::Released { after: LEASE }, Finish::Resolved(Resolution::Succeeded)];
+    let ends = claims.iter().map(|claim| claim.token).zip(ends);
+    direct.finish(ends.collect()).await.unwrap();
+    go.send(()).unwrap();
+    let claims = racing.await.unwrap().unwrap();
+    assert!(claims.is_empty(), "{claims:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g6_a_letter_that_was_claimed_meanwhile_is_not_claimed_again() {
+    if !available() {
+        return;
+    }
+    let place = Place::fresh();
+    let direct = place.store().await;
+    direct.put(vec![letter(1)]).await.unwrap();
+    let schedule = Schedule::enabled().with_all_classes();
+    let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
+    assert_eq!(direct.run_schedule(run).await.unwrap().0, 1);
+    let (late, mut asked, go) = late(&place).await;
+    let request = || ClaimRequest::due([CONSUMER], 2, LEASE);
+    let racing = tokio::spawn(async move { late.claim(request()).await });
+    asked.recv().await.unwrap();
+    assert_eq!(direct.claim(request()).await.unwrap().len(), 1);
+    go.send(()).unwrap();
+    let claims = racing.await.unwrap().unwrap();
+    assert!(claims.is_empty(), "{claims:?}");
+}
