@@ -5,11 +5,13 @@ mod foreign;
 mod import;
 mod ingest;
 mod replay;
+mod serve;
 mod store;
 mod url;
 
 pub(crate) use broker::{Broker, outbox};
 pub(crate) use import::run as import;
+pub(crate) use serve::Measured;
 pub(crate) use store::{builder, is_store, not_opened};
 
 use std::process::ExitCode;

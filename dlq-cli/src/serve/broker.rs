@@ -14,7 +14,7 @@ use crate::error::CliError;
 /// How much there is.
 #[derive(Debug)]
 pub(crate) struct Extent {
-    /// Letters by original subject at NATS, by partition at Kafka.
+    /// Letters by original subject at NATS, by partition at Kafka, by key at Redis.
     pub(crate) by_part: BTreeMap<String, u64>,
     pub(crate) oldest: Option<Timestamp>,
     /// For how long the broker keeps them.
@@ -31,6 +31,9 @@ pub(crate) enum Readers {
     /// The end offset, and by group how far it is behind.
     #[cfg(feature = "kafka")]
     Kafka { ends: BTreeMap<String, u64>, lag: Vec<(String, String, u64)> },
+    /// Nothing: an ingest keeps its place, and is not behind by a number.
+    #[cfg(feature = "redis")]
+    Redis,
 }
 
 /// What tells how much there is at a broker.

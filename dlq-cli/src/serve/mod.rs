@@ -22,7 +22,7 @@
 //! It writes nothing, so nothing is lost. Its counters begin at zero again, which Prometheus expects of counters.
 //! Asked to end (SIGINT, SIGTERM) it stops listening, drops what it answers, and ends with 0.
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod counted;
@@ -55,12 +55,12 @@ use crate::error::CliError;
 use crate::open;
 use crate::secret::without_password;
 use crate::signals::until_asked;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use broker::Brokered;
 use look::{Looker, Page, Watched};
 use store::{Limits, Place, Stored};
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use broker::{Extent, Measure, Readers};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use counted::Counted;
@@ -94,10 +94,10 @@ pub(crate) async fn run(
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
         #[cfg(feature = "redis")]
-        Some(("redis" | "rediss", _)) => Err(CliError::refused(format!(
-            "`dlq serve` does not look into streams of Redis; show the store that the letters of {shown} go into: dlq ingest \
-             --into URL, and dlq serve --from URL",
-        ))),
+        Some((scheme @ ("redis" | "rediss"), rest)) => {
+            let at = crate::redis::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
+            watch(Brokered { at, thresholds: health }, &shown, args).await
+        }
         _ => {
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             args.at_broker.refuse(&shown)?;
@@ -153,7 +153,7 @@ async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Dispatche
     tokio::join!(serving, sending).0
 }
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn watch<W: Watched>(watched: W, shown: &str, args: ServeArgs) -> Result<ExitCode, CliError> {
     let looker = Looker::new(watched, SystemClock::shared());
     until_asked(|stop| serve(looker, shown, args, stop)).await

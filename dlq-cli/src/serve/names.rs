@@ -31,11 +31,11 @@ families! {
     OPERATIONS = "dlq_operations": "operations that have not ended, by state",
     OPERATION_LETTERS = "dlq_operation_letters": "letters of operations that have not ended, by outcome",
     OPERATION_IDLE = "dlq_operation_idle_seconds": "how long the running operation that has stood still longest has, 0 when none runs",
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     BROKER_LETTERS = "dlq_broker_letters": "letters at the broker, by original subject (NATS) or partition (Kafka)",
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     BROKER_OLDEST = "dlq_broker_oldest_age_seconds": "age of the oldest letter at the broker, 0 when there is none",
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     BROKER_MAX_AGE = "dlq_broker_max_age_seconds": "for how long the broker keeps letters",
     #[cfg(feature = "nats")]
     NATS_LAST = "dlq_nats_last_sequence": "the last sequence of a stream",

@@ -8,9 +8,9 @@ use dlq_core::{Reason, Status, Timestamp};
 use metrics::{Label, with_local_recorder};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use super::broker::{Extent, Readers};
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use super::label::label;
 use super::label::largest;
 use super::look::Memory;
@@ -51,7 +51,7 @@ pub(super) fn store(found: Option<&Found>, written: &Written, max_age: Duration,
 }
 
 /// What a broker says.
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(super) fn broker(found: &Extent, now: Timestamp) {
     each(&names::BROKER_LETTERS, "part", &found.by_part);
     let age = found.oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
@@ -59,6 +59,7 @@ pub(super) fn broker(found: &Extent, now: Timestamp) {
     if let Some(kept) = found.kept {
         set(&names::BROKER_MAX_AGE, kept.as_secs_f64());
     }
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     let two = |one: &'static str, of: &str, other: &'static str, by: &str| {
         vec![Label::new(one, label(of).to_owned()), Label::new(other, label(by).to_owned())]
     };
@@ -80,6 +81,8 @@ pub(super) fn broker(found: &Extent, now: Timestamp) {
                 names::KAFKA_LAG.gauge(labels).set(*behind as f64);
             }
         }
+        #[cfg(feature = "redis")]
+        Readers::Redis => {}
     }
 }
 

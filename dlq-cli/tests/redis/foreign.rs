@@ -11,17 +11,18 @@ use super::run;
 use crate::common::Ran;
 
 const CHASQUIMQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/chasquimq.jsonl");
-const BULLMQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/bullmq.jsonl");
-const RQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/rq.jsonl");
+pub(crate) const BULLMQ: &str =
+    include_str!("../../../dlq-redis/tests/letters/foreign/bullmq.jsonl");
+pub(crate) const RQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/rq.jsonl");
 const DRAMATIQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/dramatiq.jsonl");
 const EVENT_DLQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/event_dlq.jsonl");
 
-struct Place {
+pub(crate) struct Place {
     server: Running,
 }
 
 impl Place {
-    async fn with(fixtures: &[&str]) -> Option<Self> {
+    pub(crate) async fn with(fixtures: &[&str]) -> Option<Self> {
         let server = block_in_place(|| {
             or_skip(Service::Redis, ensure_installed(Service::Redis)).ok()?;
             Some(Redis::builder().ours().start().unwrap())
@@ -35,7 +36,7 @@ impl Place {
         Some(place)
     }
 
-    async fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> redis::Value {
+    pub(crate) async fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> redis::Value {
         let client = redis::Client::open(self.server.url()).unwrap();
         let mut raw = client.get_multiplexed_async_connection().await.unwrap();
         let mut cmd = redis::Cmd::new();
@@ -50,7 +51,7 @@ impl Place {
         redis::from_redis_value(self.command(&words).await).unwrap()
     }
 
-    fn url(&self, key: &str) -> String {
+    pub(crate) fn url(&self, key: &str) -> String {
         let host = self.server.url().trim_start_matches("redis://").trim_end_matches('/');
         format!("redis://{host}/{key}")
     }

@@ -7,6 +7,12 @@
 mod common;
 mod foreign;
 mod letters;
+#[allow(dead_code, reason = "others need all of it")]
+#[path = "../common/process.rs"]
+mod process;
+#[path = "../common/scrape.rs"]
+mod scrape;
+mod serve;
 
 use std::time::Duration;
 

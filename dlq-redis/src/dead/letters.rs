@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::log::{Entries, Entry, IngestMark, Log, Range};
-use dlq_core::{BindingKey, DeadLetter, Origin, Position, StoreError, StoreErrorKind};
+use dlq_core::{BindingKey, DeadLetter, Origin, Position, StoreError, StoreErrorKind, Timestamp};
 
 use super::entries::ReadEntries;
 use super::follow::{self, Follow};
@@ -119,6 +119,16 @@ impl RedisLetters {
     /// As [`Log::marks`].
     pub async fn entries(&self) -> Result<u64, StoreError> {
         Ok(self.stands().await?.entries)
+    }
+
+    /// Returns the time of the oldest entry; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::marks`].
+    pub async fn oldest(&self) -> Result<Option<Timestamp>, StoreError> {
+        let oldest = scan::oldest(&self.client, self.stream()).await;
+        oldest.map_err(|error| error.for_running_store(READING))
     }
 
     pub(super) async fn stands(&self) -> Result<Stands, StoreError> {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use dlq_core::Timestamp;
 use redis::Value;
 
 use crate::client::{RedisClient, RedisError, Script, as_array, as_int, as_text};
@@ -75,6 +76,17 @@ pub(super) async fn stands(client: &RedisClient, key: &str) -> Result<Option<Sta
         entries: u64::try_from(entries).unwrap_or(0),
         last: last.and_then(|last| position(&last)).unwrap_or_default(),
     }))
+}
+
+/// Reads the time of the first entry.
+pub(super) async fn oldest(
+    client: &RedisClient,
+    key: &str,
+) -> Result<Option<Timestamp>, RedisError> {
+    let mut range = redis::cmd("XRANGE");
+    range.arg(key).arg("-").arg("+").arg("COUNT").arg(1);
+    let first = entries(client.command(&range).await?).pop();
+    Ok(first.map(|raw| Timestamp::from_millis(millis_of(raw.place))))
 }
 
 /// Finds the place of the last entry but so many, or of the first where there are fewer.

@@ -45,14 +45,14 @@ use std::time::Duration;
 
 use dlq_core::log::{IngestMark, Log, Range};
 use dlq_core::store::reading::Sent;
-use dlq_core::{DeadLetter, Finding, Origin, StoreError, StoreErrorKind};
+use dlq_core::{DeadLetter, Finding, Origin, StoreError, StoreErrorKind, Timestamp};
 
 use self::entries::Job;
 use self::kind::Kind;
 use super::ledger::Marked;
 use super::letters::{READING, place_of};
 use super::scan::{self, Place};
-use crate::client::{RedisClient, as_array, as_int, as_text};
+use crate::client::{RedisClient, RedisError, as_array, as_int, as_text};
 use crate::consumer::wire;
 
 /// The attribute with the name of the dialect.
@@ -164,6 +164,27 @@ impl ForeignLetters {
         let count = self.client.command(redis::cmd(count).arg(&self.key)).await;
         let count = as_int(&count.map_err(|error| error.for_store(READING))?);
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    /// Returns the time of the oldest letter; `None` if there is none, and for RQ, which orders its jobs by the time at which
+    /// they expire.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::read`].
+    pub async fn oldest(&self) -> Result<Option<Timestamp>, StoreError> {
+        let failed = |error: RedisError| error.for_running_store(READING);
+        if self.kind.is_stream() {
+            return scan::oldest(&self.client, &self.key).await.map_err(failed);
+        }
+        if !self.kind.is_by_time() {
+            return Ok(None);
+        }
+        let mut first = redis::cmd("ZRANGE");
+        first.arg(&self.key).arg(0).arg(0).arg("WITHSCORES");
+        let first = self.client.command(&first).await.map_err(failed)?;
+        let score = as_array(&first).get(1).and_then(as_text);
+        Ok(score.and_then(|score| story::millis(score.as_bytes())))
     }
 
     /// Looks for settings of the server by which letters are lost, and, by reading all, for letters of which a part has gone.
