@@ -36,8 +36,9 @@ pub enum Start {
 /// Processes that describe the same consumer share its messages. Letters that come back are known by the names of the
 /// handlers, which a [consumer](dlq_core::Source::yields_to) tells the source. Give it the name of the handler all the
 /// same, where there is one handler: letters that are sent to their [handler](crate::NatsTarget::Handler) go to the consumer
-/// of that name. Where there are several, tell the [sink](crate::NatsSink::consumer) the name of the consumer. Under another name it begins anew, and who has the old one is the only one that hears the retry records
-/// of it: let a process run under the old name until they are done, which `dlq check` tells.
+/// of that name. Where there are several, tell the [sink](crate::NatsSink::consumer) the name of the consumer. Under another
+/// name it begins anew, and who has the old one is the only one that hears the retry records of it: let a process run under
+/// the old name until they are done, which `dlq check` tells.
 ///
 /// At the server it is a durable pull consumer with explicit acknowledgement, without a limit of deliveries, without a
 /// backoff, and without an `inactive_threshold`, after which the server would delete it. It is created when it is not
