@@ -34,6 +34,7 @@ pub mod replay;
 mod source;
 pub mod store;
 mod subject;
+mod transport;
 
 pub use clock::{Clock, InvalidTimestamp, SharedClock, SystemClock, Timestamp, TokioClock};
 pub use dead_letter::{DeadLetter, LetterState, LetterSummary, Resolution, Status};
@@ -56,5 +57,6 @@ pub use probation::{BoxCrashMarks, CrashMarks};
 pub use source::{
     Addressee, Capabilities, Disposition, Ordering, Recipients, Settle, SettleOnce, Source,
 };
-pub use store::{DeadLetters, Sink, Store};
+pub use store::{BoxSink, DeadLetters, Sink, Store};
 pub use subject::{InvalidSubjectPattern, SubjectPattern};
+pub use transport::{OpenError, Opened, Transport};

@@ -10,13 +10,13 @@ use crate::error::SetupError;
 const OURS: &[(&str, &str)] = &[
     ("enable.auto.commit", "offsets are committed when their records are done"),
     ("enable.auto.offset.store", "offsets are committed when their records are done"),
-    ("auto.offset.reset", "nothing is passed over unasked; see `KafkaConsumer::with_start`"),
+    ("auto.offset.reset", "nothing is passed over unasked; see `KafkaTransport::start`"),
     ("enable.partition.eof", "the source waits for more at the end of a partition"),
     ("enable.idempotence", "a copy may be written twice otherwise"),
     ("metadata.broker.list", "brokers are named where the cluster is"),
     ("acks", "a letter has to be confirmed by every replica in sync"),
     ("delivery.report.only.error", "nothing would be known to be written"),
-    ("group.id", "it is the consumer's name; see `KafkaConsumer::with_group`"),
+    ("group.id", "it is the consumer's name; see `KafkaTransport::group`"),
     ("transactional.id", "transactions are the replay's"),
 ];
 

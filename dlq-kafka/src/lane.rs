@@ -18,7 +18,7 @@ const OPERATION: &str = "write a retry record";
 type Topic = (Stage, i32);
 
 /// Where messages of a consumer wait for an attempt that is far away: its retry topics. Made by
-/// [`KafkaConsumer::retry_lane`](crate::KafkaConsumer::retry_lane).
+/// [`KafkaTransport::retry_lane`](crate::KafkaTransport::retry_lane).
 ///
 /// A record goes to the first stage that is long enough, is due when that stage's delay is over, and keeps message, origin
 /// and identity of the delivery that failed; attempts and history travel in its headers. Its partition is that of its key,

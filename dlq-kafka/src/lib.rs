@@ -4,7 +4,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`Brokers`] | where the cluster is, and how to speak to it |
-//! | [`KafkaConsumer`] | describes a consumer of topics; gives the three below |
+//! | [`KafkaTransport`] | description of topics; opens source, retry queue, dead letters and crash marks |
 //! | [`KafkaSource`] | the records of its topics, and of its retry topics when they are due |
 //! | [`KafkaRetryLane`] | the retry topics, where messages wait for an attempt that is far away |
 //! | [`KafkaSink`] | the topic of dead letters |
@@ -19,22 +19,14 @@
 //!
 //! ```no_run
 //! use dlq_core::BoxError;
-//! use dlq_kafka::{Brokers, KafkaConsumer};
+//! use dlq_kafka::{Brokers, KafkaTransport};
 //! use dlq_tower::consumer::Consumer;
 //! use dlq_tower::handler::Handles;
 //!
 //! async fn consume(handler: impl Handles) -> Result<(), BoxError> {
 //!     let brokers = Brokers::at("localhost:9092");
-//!     // It has the name of the handler, and its group has it too, unless told otherwise.
-//!     let orders = KafkaConsumer::new(&brokers, "orders", "billing").with_missing_topics_created();
-//!     let source = orders.source().await?;
-//!     let marks = source.crash_marks();
-//!     let consumer = Consumer::builder(source)
-//!         .handler(handler)
-//!         .retry_lane(orders.retry_lane().await?)
-//!         .sink(orders.sink().await?)
-//!         .crash_marks(marks)
-//!         .build()?;
+//!     let orders = KafkaTransport::new("orders").create_missing_topics();
+//!     let consumer = Consumer::on(orders, &brokers).handler(handler).open().await?;
 //!     consumer.run_until_signal().await;
 //!     Ok(())
 //! }
@@ -47,7 +39,7 @@
 //! done above it, and the next process passes over those: a record that waits for long makes nothing run again. Brokers take
 //! 4 KiB of metadata, which is some thousand ranges; where there are more, the lowest are kept. What was done since the last
 //! commit, and what had no room in it, runs again after a crash: give handlers an idempotency key. How far beyond that
-//! record a partition is read is bounded ([`with_max_span`](KafkaConsumer::with_max_span)).
+//! record a partition is read is bounded ([`max_span`](KafkaTransport::max_span)).
 //!
 //! | the process dies after | what the brokers have | what happens next |
 //! |---|---|---|
@@ -57,7 +49,7 @@
 //! | it was settled | the commit of up to 100 ms ago | it runs again |
 //! | its commit was confirmed | the commit | it is over |
 //!
-//! A partition that goes to another process is drained for a while ([`with_drain`](KafkaConsumer::with_drain)), committed
+//! A partition that goes to another process is drained for a while ([`drain`](KafkaTransport::drain)), committed
 //! and given up. What ends later changes nothing there: it belongs to an assignment that is over.
 //!
 //! Offsets at which no record comes, those of the marks that end transactions and of what was taken back, are committed a
@@ -70,7 +62,7 @@
 //! A message that has to wait longer than the process holds it goes to the first stage of the [`Ladder`] that is long
 //! enough. One process reads the topic and all its stages. A record that is not due waits in memory with a timer: no poll
 //! loop sleeps, no partition blocks another, and it is a millisecond or two late. What is in memory is bounded
-//! ([`with_max_waiting`](KafkaConsumer::with_max_waiting)); beyond that a stage is paused, as flow control only. A record
+//! ([`max_waiting`](KafkaTransport::max_waiting)); beyond that a stage is paused, as flow control only. A record
 //! that waits longer than its stage is written into the stage again when that time is over, which counts no attempt: so it
 //! makes room for what is due behind it.
 //!
@@ -103,7 +95,6 @@ pub mod admin;
 mod blocked;
 mod brokers;
 mod commits;
-mod consumer;
 pub mod dialect;
 mod dispatch;
 mod done;
@@ -138,11 +129,11 @@ mod source;
 mod stop;
 mod topics;
 mod tracker;
+mod transport;
 mod waiting;
 mod wire;
 
 pub use brokers::Brokers;
-pub use consumer::{KafkaConsumer, Start};
 pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_mark, ingest_marks};
 pub use gauges::{
     DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_LOST, DLQ_KAFKA_NEXT_DUE_SECONDS,
@@ -164,6 +155,7 @@ pub use settle::KafkaSettle;
 pub use sink::KafkaSink;
 pub use source::KafkaSource;
 pub use topics::{DlqTopic, RetryTopics};
+pub use transport::{KafkaTransport, Start};
 
 /// The client that this crate works with.
 pub use rdkafka;

@@ -19,7 +19,6 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use crate::blocked::{Watch, is_of_a_topic};
 use crate::commits::commit_news;
-use crate::consumer::Start;
 use crate::error::is_moving;
 use crate::gauges::Gauges;
 use crate::lost::{ANSWER, Lost};
@@ -28,6 +27,7 @@ use crate::piece::Piece;
 use crate::rebalance::{Hooks, give_up};
 use crate::shared::{Phase, Shared};
 use crate::topics::FoundTopic;
+use crate::transport::Start;
 
 /// How long the client is waited for when it has nothing.
 const WAIT: Duration = Duration::from_millis(20);

@@ -27,7 +27,7 @@ const OPENING: &str = "open the topic of dead letters";
 /// [header protocol](dlq_core::protocol). The record's timestamp is the time of writing, so that retention counts from the
 /// death; the message's own is in `original.timestamp`.
 ///
-/// The sink of a [`KafkaConsumer`](crate::KafkaConsumer) writes the name of its group into the attribute `kafka.group`, by
+/// The sink of a [`KafkaTransport`](crate::KafkaTransport) writes the name of its group into the attribute `kafka.group`, by
 /// which a replay finds the handler that failed.
 ///
 /// # One letter per death
@@ -47,7 +47,7 @@ const OPENING: &str = "open the topic of dead letters";
 /// acknowledged; the letters can be put again. [`put_each`](Sink::put_each) says of which it is known: a partition that
 /// cannot be written to concerns its own letters only, and so does a topic that may not be written, or that has gone: its
 /// error is none that passes by itself. A topic that was deleted is created again where missing ones were to be created
-/// ([`KafkaConsumer::with_missing_topics_created`](crate::KafkaConsumer::with_missing_topics_created)).
+/// ([`KafkaTransport::create_missing_topics`](crate::KafkaTransport::create_missing_topics)).
 ///
 /// The commit of a partition waits for a message whose letter is refused. Give the consumer a second place for such letters,
 /// a topic of their own or a store: `DeadLetterLayer::parking` of `dlq-tower`.

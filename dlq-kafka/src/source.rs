@@ -30,7 +30,7 @@ const WRITING: usize = 256;
 const LATER: Duration = Duration::from_secs(30);
 
 /// The records of a topic for one consumer, and those of its retry topics when they are due. Made by
-/// [`KafkaConsumer::source`](crate::KafkaConsumer::source).
+/// [`KafkaTransport::source`](crate::KafkaTransport::source).
 ///
 /// # Metrics
 ///

@@ -8,12 +8,12 @@ use async_nats::jetstream::consumer::{AckPolicy, Config, DeliverPolicy, Info, pu
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, RetentionPolicy};
 
-use crate::consumer::Start;
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
 use crate::permissions::acknowledged;
 use crate::pull::EXPIRES;
 use crate::streams::{self, find};
+use crate::transport::Start;
 use crate::version::{self, FILTERS};
 
 /// The stream that a durable consumer belongs to.

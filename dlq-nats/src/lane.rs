@@ -13,7 +13,7 @@ use crate::wire::Rest;
 const OPERATION: &str = "write a retry record";
 
 /// Where messages of a consumer wait for an attempt that is far away. Made by
-/// [`NatsConsumer::retry_lane`](crate::NatsConsumer::retry_lane).
+/// [`NatsTransport::retry_lane`](crate::NatsTransport::retry_lane).
 ///
 /// A record is published to `retry.CONSUMER.SUBJECT` in the [retry stream](RetryStream) when it is due, by the server's
 /// own schedule where it has them, and only the sources of this consumer hear it. It keeps message, origin and identity

@@ -2,7 +2,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`NatsConsumer`] | describes a consumer of a stream; gives the two below |
+//! | [`NatsTransport`] | description of a stream; opens source, retry queue, dead letters and crash marks |
 //! | [`NatsSource`] | the messages of a stream, and the consumer's retry records when they are due |
 //! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
@@ -17,19 +17,13 @@
 //! ```no_run
 //! use async_nats::Client;
 //! use dlq_core::BoxError;
-//! use dlq_nats::{DlqStream, NatsConsumer, NatsCrashMarks, NatsSink};
+//! use dlq_nats::NatsTransport;
 //! use dlq_tower::consumer::Consumer;
 //! use dlq_tower::handler::Handles;
 //!
 //! async fn consume(client: Client, handler: impl Handles) -> Result<(), BoxError> {
-//!     // It has the name of the handler: by that a letter that is sent back to its handler finds it.
-//!     let orders = NatsConsumer::new("ORDERS", "billing").with_filter("orders.>");
-//!     let consumer = Consumer::builder(orders.source(&client).await?)
-//!         .handler(handler)
-//!         .retry_lane(orders.retry_lane(&client).await?)
-//!         .sink(NatsSink::open(&client, DlqStream::new()).await?)
-//!         .crash_marks(NatsCrashMarks::open(&client, "DLQ_MARKS", 1).await?)
-//!         .build()?;
+//!     let orders = NatsTransport::new("ORDERS").subject("orders.>");
+//!     let consumer = Consumer::on(orders, &client).handler(handler).open().await?;
 //!     consumer.run_until_signal().await;
 //!     Ok(())
 //! }
@@ -81,7 +75,6 @@ mod acks;
 pub mod admin;
 mod bounds;
 mod buckets;
-mod consumer;
 mod cuts;
 mod difference;
 mod dispatch;
@@ -114,11 +107,11 @@ mod sink;
 mod source;
 mod streams;
 mod subjects;
+mod transport;
 mod vain;
 mod version;
 mod wire;
 
-pub use consumer::{NatsConsumer, Start};
 pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use jetstream::JetStream;
 pub use lane::NatsRetryLane;
@@ -134,6 +127,7 @@ pub use settle::NatsSettle;
 pub use sink::NatsSink;
 pub use source::NatsSource;
 pub use streams::{AdvisoryStream, DlqStream, RetryStream};
+pub use transport::{NatsTransport, Start};
 
 /// The letters of a log as an engine has them; with [`NatsLetters`], those of a stream.
 pub use dlq_letters::log::Reading;

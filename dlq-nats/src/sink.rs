@@ -70,7 +70,7 @@ impl NatsSink {
         Ok(Self { home, stream, config: Arc::new(config), inboxes, consumer: None })
     }
 
-    /// Sets the name of the [`NatsConsumer`](crate::NatsConsumer) whose letters it keeps, which stands with each in the
+    /// Sets the name of the [`NatsTransport`](crate::NatsTransport) whose letters it keeps, which stands with each in the
     /// attribute `nats.consumer`: letters that are sent back to their handler go to that consumer. Needed where a consumer
     /// has several handlers. Defaults to none: they go to the consumer that is called like the handler.
     #[must_use]

@@ -30,7 +30,7 @@ pub(crate) struct Reading {
 }
 
 /// The messages of a stream for one consumer, and its retry records when they are due. Made by
-/// [`NatsConsumer::source`](crate::NatsConsumer::source).
+/// [`NatsTransport::source`](crate::NatsTransport::source).
 ///
 /// # Reading goes on
 ///

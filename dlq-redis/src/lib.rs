@@ -31,8 +31,8 @@ pub mod store;
 
 pub use client::{RedisClient, RedisConfig, RedisError, RedisErrorKind, ServerInfo};
 pub use consumer::{
-    DLQ_REDIS_TRIMMED_TOTAL, OpenedRedis, RedisCrashMarks, RedisRetryQueue, RedisSettle,
-    RedisSource, RedisTransport, Start,
+    DLQ_REDIS_TRIMMED_TOTAL, RedisCrashMarks, RedisRetryQueue, RedisSettle, RedisSource,
+    RedisTransport, Start,
 };
 pub use dead::{RedisEntries, RedisLetters, RedisReplay, RedisSink, RedisTarget, Replayed};
 pub use idempotency::{IdempotencyConfig, RedisIdempotency};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::error::KafkaResult;
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
+use dlq_kafka::{Brokers, KafkaTransport, Ladder};
 
 use crate::work::CONSUMER;
 
@@ -25,14 +25,18 @@ pub const SESSION: &str = "3000";
 /// How long the servers may take for an answer.
 const ASKING: Duration = Duration::from_secs(10);
 
+/// The brokers, for a consumer that is killed.
+#[must_use]
+pub fn brokers(bootstrap: &str) -> Brokers {
+    Brokers::at(bootstrap).with("session.timeout.ms", SESSION).with("heartbeat.interval.ms", "300")
+}
+
 /// The consumer that is killed.
-pub fn consumer(bootstrap: &str) -> KafkaConsumer {
-    let brokers = Brokers::at(bootstrap)
-        .with("session.timeout.ms", SESSION)
-        .with("heartbeat.interval.ms", "300");
-    KafkaConsumer::new(&brokers, TOPIC, CONSUMER)
-        .with_ladder(Ladder::of([Duration::from_millis(300)]))
-        .with_missing_topics_created()
+pub fn consumer() -> KafkaTransport {
+    KafkaTransport::new(TOPIC)
+        .name(CONSUMER)
+        .ladder(Ladder::of([Duration::from_millis(300)]))
+        .create_missing_topics()
 }
 
 /// The consumer group, seen from outside: who asks is no member.

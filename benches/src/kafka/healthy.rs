@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dlq_core::policy::Backoff;
 use dlq_core::{Classification, Delivery, RetryPolicy};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{KafkaConsumer, Ladder};
+use dlq_kafka::{KafkaTransport, Ladder};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::extract::State;
 use dlq_tower::handler::handler;
@@ -161,21 +161,19 @@ fn compare(turns: &[(bool, Vec<Duration>)]) {
 async fn ours(bench: &mut Bench, seconds: u64, fails: bool) -> Result<Vec<Duration>, Failed> {
     let name = bench.next_name();
     bench.create(&name).await?;
-    let records = KafkaConsumer::new(&bench.brokers(), &*name, "bench.work")
-        .with_group(&*name)
-        .with_ladder(Ladder::of([WAIT]))
-        .with_missing_topics_created();
+    let records = KafkaTransport::new(&*name)
+        .name("bench.work")
+        .group(&*name)
+        .ladder(Ladder::of([WAIT]))
+        .create_missing_topics();
     let watch = Watch::new();
     let stack = handler("bench.work", work)
         .with_state(Work { a_tenth_fails: fails, watch: watch.clone() })
         .classify(|_: &Down| Classification::transient())
         .policy(RetryPolicy::new().with_backoff(Backoff::constant(WAIT)))
         .build()?;
-    let consumer = Consumer::builder(records.source().await?)
-        .handler(stack)
-        .retry_lane(records.retry_lane().await?)
-        .sink(records.sink().await?)
-        .build()?;
+    let consumer =
+        Consumer::on(records, &bench.brokers()).handler(stack).without_crash_marks().open().await?;
     let producer = producer(bench)?;
     let report = consumer.run(feed(&producer, &name, &watch, seconds)).await;
     println!("{}: {report}", if fails { "a tenth waits" } else { "none fails" });

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dlq_core::{Classification, Classify, Delivery, Disposition, Settle as _, Source as _};
-use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
+use dlq_kafka::{Brokers, KafkaTransport, Ladder};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::State;
@@ -70,25 +70,24 @@ pub(super) async fn consume(
     in_hand: usize,
     fate: Fate,
 ) -> Result<Duration, Failed> {
-    let records = KafkaConsumer::new(brokers, topic, "bench.work")
-        .with_group(group)
-        .with_ladder(Ladder::of([Duration::from_secs(3600)]))
-        .with_missing_topics_created();
+    let records = KafkaTransport::new(topic)
+        .name("bench.work")
+        .group(group)
+        .ladder(Ladder::of([Duration::from_secs(3600)]))
+        .create_missing_topics();
     let state = Arc::new(Counting {
         fate,
         left: AtomicUsize::new(count),
         begun: OnceLock::new(),
         done: Notify::new(),
     });
-    let lane = records.retry_lane().await?;
-    let sink = records.sink().await?;
-    let consumer = Consumer::builder(records.source().await?)
+    let consumer = Consumer::on(records, brokers)
         .handler(work::handler().with_state(Arc::clone(&state)).build()?)
-        .retry_lane(lane)
-        .sink(sink)
+        .without_crash_marks()
         .max_in_hand(in_hand)
         .without_outage_protection()
-        .build()?;
+        .open()
+        .await?;
     let report = consumer.run(state.done.notified()).await;
     let time = state.begun.get().map(Instant::elapsed).unwrap_or_default();
     let settled = match fate {
@@ -108,8 +107,8 @@ pub(super) async fn take(
     group: &str,
     count: usize,
 ) -> Result<Duration, Failed> {
-    let records = KafkaConsumer::new(brokers, topic, "bench.work").with_group(group);
-    let mut source = records.without_retries().source().await?;
+    let records = KafkaTransport::new(topic).name("bench.work").group(group);
+    let mut source = records.without_retries().source(brokers).await?;
     let mut start = None;
     for _ in 0..count {
         let (delivery, mut settle) = source.next().await?.ok_or("the source has ended")?;
@@ -131,10 +130,11 @@ pub(super) async fn waiting(
     topic: &str,
     group: &str,
 ) -> Result<Waiting, Failed> {
-    let records = KafkaConsumer::new(brokers, topic, "bench.work")
-        .with_group(group)
-        .with_ladder(Ladder::of([Duration::from_secs(3600)]));
-    Ok(Waiting(records.source().await?))
+    let records = KafkaTransport::new(topic)
+        .name("bench.work")
+        .group(group)
+        .ladder(Ladder::of([Duration::from_secs(3600)]));
+    Ok(Waiting(records.source(brokers).await?))
 }
 
 impl Waiting {

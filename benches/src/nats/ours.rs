@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use dlq_core::{Classification, Classify, Delivery};
-use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
+use dlq_nats::NatsTransport;
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::State;
@@ -71,20 +71,21 @@ pub(super) async fn consume(
     fate: Fate,
     writers: usize,
 ) -> Result<Duration, Failed> {
-    let orders = NatsConsumer::new(STREAM, "bench.work")
-        .with_durable(durable)
-        .with_filter(SUBJECT)
-        .with_prefetch(shape.prefetch)
-        .with_max_ack_pending(shape.unsettled());
+    let orders = NatsTransport::new(STREAM)
+        .name("bench.work")
+        .durable(durable)
+        .subject(SUBJECT)
+        .prefetch(shape.prefetch)
+        .max_ack_pending(shape.unsettled());
     let state =
         Counting { fate, left: Arc::new(AtomicUsize::new(count)), done: Arc::new(Notify::new()) };
-    let consumer = Consumer::builder(orders.source(client).await?)
+    let consumer = Consumer::on(orders, client)
         .handler(work::handler().with_state(state.clone()).build()?)
-        .retry_lane(orders.retry_lane(client).await?)
-        .sink(NatsSink::open(client, DlqStream::new()).await?)
+        .without_crash_marks()
         .routing(move |layer| layer.writers(writers))
         .max_in_hand(shape.in_hand)
-        .build()?;
+        .open()
+        .await?;
     let start = Instant::now();
     let report = consumer.run(state.done.notified()).await;
     let time = start.elapsed();

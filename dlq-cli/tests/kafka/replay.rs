@@ -6,7 +6,7 @@ use dlq_core::{
     BindingKey, Clock as _, DeadLetter, Disposition, ErrorClass, LetterId, Message, Origin,
     Position, Reason, Settle as _, Source as _, SystemClock,
 };
-use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
+use dlq_kafka::{Brokers, KafkaTransport, Ladder};
 use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
 
@@ -99,8 +99,8 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     assert!(refused.err.contains("group `billing` is not there"), "{}", refused.err);
     assert!(bench.records("handler.retry.10s").is_empty());
     let ladder = Ladder::of([Duration::from_secs(10)]).with_names("{topic}.retry.{delay}");
-    let consumer = KafkaConsumer::new(&Brokers::at(bench.host), &*bench.source, "pay");
-    let mut source = consumer.with_ladder(ladder).source().await.unwrap();
+    let consumer = KafkaTransport::new(&*bench.source).name("pay");
+    let mut source = consumer.ladder(ladder).source(&Brokers::at(bench.host)).await.unwrap();
     let first = timeout(PATIENCE, source.next()).await.expect("a message comes").unwrap();
     let args = [&args[..], &["--handler-group", "pay"]].concat();
     assert_eq!(bench.run(&args).ok().out, "3 sent\n");
@@ -220,8 +220,8 @@ async fn g2_a_letter_is_bound_by_the_secret_of_its_consumer() {
     let again = [&TO_ORIGIN[..], &["--again"]].concat();
     assert_eq!(bench.run(&again).ok().json()["sent"], 1);
     let brokers = Brokers::at(bench.host).with_binding_key(BindingKey::new("a secret"));
-    let consumer = KafkaConsumer::new(&brokers, &*bench.source, "billing").without_retries();
-    let mut source = consumer.source().await.unwrap();
+    let consumer = KafkaTransport::new(&*bench.source).name("billing").without_retries();
+    let mut source = consumer.source(&brokers).await.unwrap();
     let mut generations = Vec::new();
     for _ in 0..3 {
         let (delivery, settle) = timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap();

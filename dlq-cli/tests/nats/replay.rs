@@ -8,7 +8,7 @@ use dlq_core::{
 };
 use dlq_nats::async_nats::jetstream::consumer::pull;
 use dlq_nats::async_nats::jetstream::stream;
-use dlq_nats::{NatsConsumer, RetryStream};
+use dlq_nats::{NatsTransport, RetryStream};
 use dlq_testkit::fixtures::letter;
 use tokio::time::{sleep, timeout};
 
@@ -140,7 +140,7 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     assert!(refused.err.contains("no retry stream `RETRY_handler`"), "{}", refused.err);
 
     let retries = RetryStream::new().with_name("RETRY_handler").with_prefix("retry-handler");
-    let consumer = NatsConsumer::new(&born.stream, "billing").with_retries(retries);
+    let consumer = NatsTransport::new(&born.stream).name("billing").retry_stream(retries);
     let mut source = consumer.source(&bench.client).await.unwrap();
     for _ in 0..3 {
         let (delivery, settle) = source.next().await.unwrap().unwrap();
@@ -158,7 +158,7 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
 
     // A consumer that has this handler beside others.
     let retries = RetryStream::new().with_name("RETRY_handler").with_prefix("retry-handler");
-    let till = NatsConsumer::new(&born.stream, "till").with_retries(retries);
+    let till = NatsTransport::new(&born.stream).name("till").retry_stream(retries);
     let mut till = till.source(&bench.client).await.unwrap();
     for _ in 0..3 {
         let (_, settle) = till.next().await.unwrap().unwrap();
@@ -256,9 +256,10 @@ async fn g2_a_letter_is_bound_by_the_secret_of_its_consumer() {
     assert_eq!(born.bench.run(&bound).ok().json()["sent"], 1);
     let again = [&TO_ORIGIN[..], &["--again"]].concat();
     assert_eq!(born.bench.run(&again).ok().json()["sent"], 1);
-    let consumer = NatsConsumer::new(&*born.stream, "billing")
+    let consumer = NatsTransport::new(&*born.stream)
+        .name("billing")
         .without_retries()
-        .with_binding_key(BindingKey::new("a secret"));
+        .binding_key(BindingKey::new("a secret"));
     let mut source = consumer.source(&born.bench.client).await.unwrap();
     for expected in [0, 1, 0] {
         let (delivery, settle) = timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap();

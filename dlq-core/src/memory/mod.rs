@@ -44,6 +44,7 @@ mod outbox;
 mod settle;
 mod sink;
 mod source;
+mod transport;
 mod world;
 
 pub use broker::{MemoryBroker, Start};
@@ -52,3 +53,4 @@ pub use outbox::MemoryOutbox;
 pub use settle::MemorySettle;
 pub use sink::MemorySink;
 pub use source::MemorySource;
+pub use transport::MemoryTransport;

@@ -12,9 +12,9 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::{ASKING, Poller};
 use crate::commits::{Committed, commit};
-use crate::consumer::Start;
 use crate::latest;
 use crate::partition::{Opening, Partition};
+use crate::transport::Start;
 
 /// How long it is waited until partitions are taken over again.
 const AGAIN: Duration = Duration::from_millis(200);

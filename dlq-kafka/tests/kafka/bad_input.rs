@@ -16,7 +16,7 @@ use dlq_kafka::dialect::UNREADABLE_HEADERS;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{
-    Brokers, DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaSink, KafkaSource, Ladder,
+    Brokers, DlqTopic, KafkaFeed, KafkaLetters, KafkaSink, KafkaSource, KafkaTransport, Ladder,
 };
 use dlq_testkit::fixtures::{letter, letter_of};
 use dlq_tower::consumer::Consumer;
@@ -72,12 +72,13 @@ fn quick(place: &Place) -> Brokers {
     brokers.with("topic.metadata.propagation.max.ms", "1000").with("delivery.timeout.ms", "4000")
 }
 
-fn consumer(place: &Place) -> KafkaConsumer {
-    KafkaConsumer::new(&quick(place), &*place.topic, "billing")
-        .with_group(format!("{}-billing", place.topic))
-        .with_ladder(Ladder::of([Duration::from_secs(1)]))
-        .with_dlq(DlqTopic::new().with_name(format!("{}.dlq", place.topic)))
-        .with_missing_topics_created()
+fn consumer(place: &Place) -> KafkaTransport {
+    KafkaTransport::new(&*place.topic)
+        .name("billing")
+        .group(format!("{}-billing", place.topic))
+        .ladder(Ladder::of([Duration::from_secs(1)]))
+        .dead_letter_topic(DlqTopic::new().with_name(format!("{}.dlq", place.topic)))
+        .create_missing_topics()
 }
 
 /// What the group has committed of the first partition.
@@ -102,7 +103,7 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
     // The broker compresses what comes from now on.
     place.alter(&place.topic, "compression.type", "zstd").await;
     place.publish([2, 3]).await;
-    let mut source = consumer(&place).with_topic(&other).source().await.unwrap();
+    let mut source = consumer(&place).topic(&other).source(&quick(&place)).await.unwrap();
     if cfg!(feature = "zstd") {
         for expected in 1..=3 {
             assert_eq!(number(&handle(&mut source).await), expected);
@@ -141,9 +142,9 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
     // A whole consumer says so of itself.
     let consumer = consumer(&place);
     let stack = handler("billing", async |_: Delivery| {}).build().unwrap();
-    let running = Consumer::builder(consumer.source().await.unwrap())
+    let running = Consumer::builder(consumer.source(&quick(&place)).await.unwrap())
         .handler(stack)
-        .sink(consumer.sink().await.unwrap())
+        .sink(consumer.sink(&quick(&place)).await.unwrap())
         .build()
         .unwrap();
     let (stop, mut health) = (running.handle(), running.health());
@@ -195,9 +196,9 @@ async fn g4_a_forged_birth_keeps_no_other_record_waiting() {
     .classify(|_: &String| Classification::permanent())
     .build()
     .unwrap();
-    let running = Consumer::builder(consumer.source().await.unwrap())
+    let running = Consumer::builder(consumer.source(&quick(&place)).await.unwrap())
         .handler(stack)
-        .sink(consumer.sink().await.unwrap())
+        .sink(consumer.sink(&quick(&place)).await.unwrap())
         .build()
         .unwrap();
     let letters = KafkaLetters::new(&place.brokers, format!("{}.dlq", place.topic));
@@ -224,8 +225,9 @@ async fn a_broker_that_is_away_is_told_and_waited_for() {
 
 async fn away_from_the_start() {
     let begun = Instant::now();
-    let nowhere = KafkaConsumer::new(&Brokers::at("127.0.0.1:1"), "orders", "billing");
-    let error = timeout(PATIENCE, nowhere.source()).await.unwrap().unwrap_err();
+    let nowhere = KafkaTransport::new("orders").name("billing");
+    let error =
+        timeout(PATIENCE, nowhere.source(&Brokers::at("127.0.0.1:1"))).await.unwrap().unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
@@ -234,8 +236,8 @@ async fn away_from_the_start() {
 async fn away_for_a_while() {
     let place = Place::own("away").await;
     let consumer = consumer(&place);
-    let mut source = consumer.source().await.unwrap();
-    let sink = consumer.sink().await.unwrap();
+    let mut source = consumer.source(&quick(&place)).await.unwrap();
+    let sink = consumer.sink(&quick(&place)).await.unwrap();
     place.publish([1]).await;
     let (_, settle) = next(&mut source).await;
     tokio::task::block_in_place(|| place.running().stop().unwrap());
@@ -265,7 +267,7 @@ async fn a_topic_that_is_deleted_is_named_until_it_is_there_again() {
     let place = Place::with_partitions("deleted", 1).await;
     let other = format!("{}.other", place.topic);
     place.create(&other, 1, &[]).await;
-    let mut source = consumer(&place).with_topic(&other).source().await.unwrap();
+    let mut source = consumer(&place).topic(&other).source(&quick(&place)).await.unwrap();
     place.publish([1, 2]).await;
     assert_eq!(number(&handle(&mut source).await), 1);
     assert_eq!(number(&handle(&mut source).await), 2);
@@ -286,10 +288,10 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     }
     let place = Place::with_partitions("unwritten", 3).await;
     let consumer = consumer(&place);
-    let mut source = consumer.source().await.unwrap();
-    let lane = consumer.retry_lane().await.unwrap();
+    let mut source = consumer.source(&quick(&place)).await.unwrap();
+    let lane = consumer.retry_lane(&quick(&place)).await.unwrap();
     let dead = format!("{}.dlq", place.topic);
-    consumer.sink().await.unwrap();
+    consumer.sink(&quick(&place)).await.unwrap();
     // This one creates nothing.
     let named = DlqTopic::new().with_name(&dead);
     let brokers = quick(&place);
@@ -349,7 +351,7 @@ async fn a_topic_of_letters_that_was_deleted_is_created_again_where_that_was_ask
         return;
     }
     let place = Place::with_partitions("again", 3).await;
-    let sink = consumer(&place).sink().await.unwrap();
+    let sink = consumer(&place).sink(&quick(&place)).await.unwrap();
     let dead = format!("{}.dlq", place.topic);
     sink.put(vec![letter(1)]).await.unwrap();
     topic::delete(place.brokers.bootstrap(), &dead).await;
@@ -370,8 +372,8 @@ async fn a_permission_that_is_taken_away_is_named_and_may_be_given_back() {
     }
     let place = Place::at(Arc::new(Mutex::new(guarded())), "taken", 1).await;
     let consumer = consumer(&place);
-    let mut source = consumer.source().await.unwrap();
-    let sink = consumer.sink().await.unwrap();
+    let mut source = consumer.source(&quick(&place)).await.unwrap();
+    let sink = consumer.sink(&quick(&place)).await.unwrap();
     place.publish([1]).await;
     assert_eq!(number(&handle(&mut source).await), 1);
     sink.put(vec![letter(1)]).await.unwrap();
@@ -419,7 +421,7 @@ async fn g1_a_commit_that_is_refused_is_made_again() {
         return;
     }
     let place = Place::at(Arc::new(Mutex::new(guarded())), "refused", 1).await;
-    let mut source = consumer(&place).source().await.unwrap();
+    let mut source = consumer(&place).source(&quick(&place)).await.unwrap();
     place.publish([1]).await;
     let (_, settle) = next(&mut source).await;
     allow_only(&place.running(), TOPIC, &place.topic, DESCRIBE);
@@ -446,8 +448,8 @@ async fn g4_a_topic_that_may_not_be_committed_keeps_no_other_from_opening() {
     let place = Place::at(Arc::new(Mutex::new(guarded())), "beside", 1).await;
     let closed = format!("{}.closed", place.topic);
     place.create(&closed, 1, &[]).await;
-    let consumer = consumer(&place).with_topic(&closed);
-    let mut source = consumer.source().await.unwrap();
+    let consumer = consumer(&place).topic(&closed);
+    let mut source = consumer.source(&quick(&place)).await.unwrap();
     place.publish([1]).await;
     place.send(&closed, b"2", &[]).await;
     for _ in 0..2 {
@@ -464,7 +466,7 @@ async fn g4_a_topic_that_may_not_be_committed_keeps_no_other_from_opening() {
     while !is_refused().await {
         sleep(Duration::from_millis(20)).await;
     }
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&quick(&place)).await.unwrap();
     place.publish([3]).await;
     came(&mut source, 3).await;
 }
@@ -476,11 +478,11 @@ async fn of_two_processes_with_one_instance_id_the_first_ends_with_a_word() {
     }
     let place = Place::with_partitions("fenced", 1).await;
     let brokers = quick(&place).with("group.instance.id", "billing-1");
-    let consumer = KafkaConsumer::new(&brokers, &*place.topic, "billing").without_retries();
-    let mut first = consumer.source().await.unwrap();
+    let consumer = KafkaTransport::new(&*place.topic).name("billing").without_retries();
+    let mut first = consumer.source(&brokers).await.unwrap();
     place.publish([1]).await;
     let (_, settle) = next(&mut first).await;
-    let mut second = consumer.source().await.unwrap();
+    let mut second = consumer.source(&brokers).await.unwrap();
     let fenced = async {
         loop {
             let error = error(&mut first).await;
@@ -510,7 +512,7 @@ async fn g8_a_header_whose_name_is_not_text_stops_nobody_and_is_told_once() {
     place.publish([3]).await;
     let warnings = Warnings::default();
     let _hears = tracing::subscriber::set_default(warnings.clone());
-    let mut source = consumer(&place).source().await.unwrap();
+    let mut source = consumer(&place).source(&quick(&place)).await.unwrap();
     for expected in 1..=3 {
         let delivery = handle(&mut source).await;
         assert_eq!(number(&delivery), expected);

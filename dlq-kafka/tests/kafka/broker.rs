@@ -13,8 +13,8 @@ use dlq_core::{
 use dlq_kafka::rdkafka::message::{self, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{
-    DlqTopic, KafkaConsumer, KafkaFeed, KafkaLetters, KafkaReplay, KafkaSink, KafkaSource,
-    KafkaTarget, Ladder, ingest_marks,
+    DlqTopic, KafkaFeed, KafkaLetters, KafkaReplay, KafkaSink, KafkaSource, KafkaTarget,
+    KafkaTransport, Ladder, ingest_marks,
 };
 use dlq_services::Running;
 use dlq_testkit::broker::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
@@ -49,11 +49,12 @@ impl KafkaLettersFixture {
         format!("{}-repair", self.shop.topic)
     }
 
-    fn consumer(&self, name: &str) -> KafkaConsumer {
-        KafkaConsumer::new(&self.shop.brokers(), &*self.shop.topic, name)
-            .with_dlq(self.dlq())
-            .with_ladder(ladder())
-            .with_missing_topics_created()
+    fn consumer(&self, name: &str) -> KafkaTransport {
+        KafkaTransport::new(&*self.shop.topic)
+            .name(name)
+            .dead_letter_topic(self.dlq())
+            .ladder(ladder())
+            .create_missing_topics()
     }
 
     fn dlq(&self) -> DlqTopic {
@@ -64,7 +65,7 @@ impl KafkaLettersFixture {
     async fn sink(&self) -> &KafkaSink {
         let open = || async {
             // It makes the topics.
-            let _ = self.consumer("billing").sink().await.unwrap();
+            let _ = self.consumer("billing").sink(&self.shop.brokers()).await.unwrap();
             let of = [self.shop.topic.clone()];
             KafkaSink::open(&self.shop.brokers(), self.dlq(), &of).await.unwrap()
         };
@@ -209,7 +210,7 @@ impl BrokerFixture for KafkaLettersFixture {
     }
 
     async fn source(&self, consumer: &str) -> Option<KafkaSource> {
-        Some(self.consumer(consumer).source().await.unwrap())
+        Some(self.consumer(consumer).source(&self.shop.brokers()).await.unwrap())
     }
 
     async fn feed(&self, store: &str, ends: bool) -> Result<KafkaFeed, StoreError> {

@@ -72,7 +72,7 @@ async fn added(name: &str, start: Start) {
         return;
     }
     let place = place(name).await;
-    let mut source = place.billing().with_start(start).source().await.unwrap();
+    let mut source = place.billing().start(start).source(&place.brokers).await.unwrap();
     if start == Start::Latest {
         until_committed(&place, 0, 0).await;
     }
@@ -150,7 +150,7 @@ async fn what_a_transaction_leaves_behind_holds_no_commit_up() {
     }
     let place = place("markers").await;
     let transactions = Transactions::of(&place);
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     // Offsets 0 and 1, their mark; 3 and 4 that are taken back, their mark; 6, its mark.
     for (numbers, is_committed) in [(1..=2, true), (3..=4, false), (5..=5, true)] {
         transactions.begin(numbers).await;
@@ -166,7 +166,7 @@ async fn what_a_transaction_leaves_behind_holds_no_commit_up() {
     until_committed(&place, 0, 9).await;
     // The next one begins there, and nothing comes again.
     source.close().await;
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     place.publish([7]).await;
     assert_eq!(number(&handle(&mut source).await), 7);
 }
@@ -178,7 +178,7 @@ async fn a_group_that_has_done_everything_is_not_behind_for_marks_and_what_was_t
     }
     let place = place("behind").await;
     let transactions = Transactions::of(&place);
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     place.publish([1]).await;
     assert_eq!(number(&handle(&mut source).await), 1);
     transactions.begin(2..=4).await;
@@ -210,7 +210,7 @@ async fn a_group_that_has_done_everything_is_not_behind_for_marks_and_what_was_t
     transactions.begin(8..=9).await;
     transactions.end(false);
     assert_eq!(lag.read().await.unwrap()[0].lag, 3);
-    let source = place.billing().source().await.unwrap();
+    let source = place.billing().source(&place.brokers).await.unwrap();
     until_committed(&place, 0, 12).await;
     assert_eq!(lag.read().await.unwrap()[0].lag, 0);
     drop(source);
@@ -222,7 +222,7 @@ async fn a_topic_that_is_made_anew_and_is_shorter_is_read_from_its_beginning() {
         return;
     }
     let place = place("anew").await;
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     place.publish(1..=5).await;
     for expected in 1..=5 {
         assert_eq!(number(&handle(&mut source).await), expected);
@@ -251,7 +251,7 @@ async fn g1_a_topic_that_was_made_anew_while_nobody_was_there_is_read_from_its_b
         return;
     }
     let place = place("anew-away").await;
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     place.publish(1..=5).await;
     until_all_came(&mut source, 1..=5).await;
     source.close().await;
@@ -260,7 +260,7 @@ async fn g1_a_topic_that_was_made_anew_while_nobody_was_there_is_read_from_its_b
     make_anew(&place).await;
     // The brokers forget what the group had committed.
     assert_eq!(commit_of(&place, 0, &asking).0, Offset::Invalid);
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     until_all_came(&mut source, 11..=18).await;
     until_committed(&place, 0, 8).await;
     source.close().await;
@@ -268,7 +268,7 @@ async fn g1_a_topic_that_was_made_anew_while_nobody_was_there_is_read_from_its_b
     let mut beyond = TopicPartitionList::new();
     beyond.add_partition_offset(&place.topic, 0, Offset::Offset(50)).unwrap();
     tokio::task::block_in_place(|| asking.commit(&beyond, CommitMode::Sync)).unwrap();
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     until_all_came(&mut source, 11..=18).await;
     until_committed(&place, 0, 8).await;
     source.close().await;

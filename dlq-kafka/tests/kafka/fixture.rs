@@ -12,7 +12,7 @@ use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaConsumer, KafkaRetryLane, KafkaSettle, KafkaSource, Ladder};
+use dlq_kafka::{Brokers, KafkaRetryLane, KafkaSettle, KafkaSource, KafkaTransport, Ladder};
 use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::{sleep, timeout};
@@ -161,15 +161,16 @@ impl Place {
     }
 
     /// The consumer that most tests are about.
-    pub(crate) fn billing(&self) -> KafkaConsumer {
+    pub(crate) fn billing(&self) -> KafkaTransport {
         self.consumer("billing")
     }
 
-    pub(crate) fn consumer(&self, name: &str) -> KafkaConsumer {
-        KafkaConsumer::new(&self.brokers, &*self.topic, name)
-            .with_group(format!("{}-{name}", self.topic))
-            .with_ladder(Ladder::of([Duration::from_secs(3), Duration::from_secs(20)]))
-            .with_missing_topics_created()
+    pub(crate) fn consumer(&self, name: &str) -> KafkaTransport {
+        KafkaTransport::new(&*self.topic)
+            .name(name)
+            .group(format!("{}-{name}", self.topic))
+            .ladder(Ladder::of([Duration::from_secs(3), Duration::from_secs(20)]))
+            .create_missing_topics()
     }
 
     /// The offset after the last record of partition 0 of this topic.
@@ -220,9 +221,9 @@ pub(crate) struct KafkaFixture {
 
 impl KafkaFixture {
     /// With a stage for what need not wait.
-    fn consumer(&self, name: &str) -> KafkaConsumer {
+    fn consumer(&self, name: &str) -> KafkaTransport {
         let stages = [100, 3_000, 20_000].map(Duration::from_millis);
-        self.place.consumer(name).with_id_header(ID).with_ladder(Ladder::of(stages))
+        self.place.consumer(name).id_header(ID).ladder(Ladder::of(stages))
     }
 }
 
@@ -275,11 +276,11 @@ impl TransportFixture for KafkaFixture {
     }
 
     async fn source(&self, consumer: &str) -> KafkaSource {
-        self.consumer(consumer).source().await.unwrap()
+        self.consumer(consumer).source(&self.place.brokers).await.unwrap()
     }
 
     async fn retry_lane(&self) -> Option<KafkaRetryLane> {
-        Some(self.consumer("billing").retry_lane().await.unwrap())
+        Some(self.consumer("billing").retry_lane(&self.place.brokers).await.unwrap())
     }
 
     /// What is done is committed a moment later; what was not comes again, which is tested apart. One message is done.

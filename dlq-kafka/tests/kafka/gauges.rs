@@ -116,9 +116,11 @@ fn what_waits_and_is_paused_is_shown_and_how_late_it_came() {
 async fn shown(place: &Place, told: &Told) {
     let clock = ManualClock::new();
     let ladder = Ladder::of([STAGE]);
-    let consumer = place.billing().with_ladder(ladder).with_prefetch(1).with_clock(clock.shared());
-    let (mut source, lane) =
-        (consumer.source().await.unwrap(), consumer.retry_lane().await.unwrap());
+    let consumer = place.billing().ladder(ladder).prefetch(1).clock(clock.shared());
+    let (mut source, lane) = (
+        consumer.source(&place.brokers).await.unwrap(),
+        consumer.retry_lane(&place.brokers).await.unwrap(),
+    );
     place.publish(1..=3).await;
     for _ in 0..3 {
         let (delivery, settle) = next(&mut source).await;
@@ -165,9 +167,11 @@ fn the_time_until_the_next_record_is_due_falls_while_nothing_comes_and_nothing_i
 
 async fn due(place: &Place, told: &Told) {
     const LONG: Duration = Duration::from_secs(60);
-    let consumer = place.billing().with_ladder(Ladder::of([LONG]));
-    let (mut source, lane) =
-        (consumer.source().await.unwrap(), consumer.retry_lane().await.unwrap());
+    let consumer = place.billing().ladder(Ladder::of([LONG]));
+    let (mut source, lane) = (
+        consumer.source(&place.brokers).await.unwrap(),
+        consumer.retry_lane(&place.brokers).await.unwrap(),
+    );
     place.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
     let escalation = Escalation {

@@ -7,7 +7,7 @@ use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaConsumer, KafkaSource, Start};
+use dlq_kafka::{Brokers, KafkaSource, KafkaTransport, Start};
 use dlq_services::{Service, or_skip};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
@@ -83,21 +83,20 @@ async fn g4_a_partition_without_a_leader_holds_up_no_other() {
     for topic in [&ended, &new] {
         topic::make(&cluster.url(), topic).await;
     }
-    let consumer =
-        |topic| KafkaConsumer::new(&Brokers::at(cluster.url()), topic, topic).without_retries();
-    let mut of_ended = consumer(ENDED).source().await.unwrap();
+    let consumer = |topic| KafkaTransport::new(topic).name(topic).without_retries();
+    let mut of_ended = consumer(ENDED).source(&Brokers::at(cluster.url())).await.unwrap();
     for partition in [0, 1] {
         write(&config, ENDED, partition).await;
         handle(&mut of_ended).await;
     }
-    let of_new = consumer(NEW).with_start(Start::Latest);
+    let of_new = consumer(NEW).start(Start::Latest);
     block_in_place(|| {
         cluster.kill(2).unwrap();
         for (topic, partition) in [(ENDED, 1), (NEW, 0), (NEW, 2)] {
             await_leaderless(&config, topic, partition);
         }
     });
-    let mut of_new = of_new.source().await.unwrap();
+    let mut of_new = of_new.source(&Brokers::at(cluster.url())).await.unwrap();
     comes(&config, &mut of_new, 1).await;
 
     write_and_commit(&config, ENDED, 0).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dlq_core::store::Letters as _;
 use dlq_core::{Filter, Sink as _, Source as _, StoreErrorKind, TransportErrorKind};
-use dlq_kafka::{Brokers, KafkaConsumer, KafkaFeed, KafkaLag, KafkaLetters, KafkaReplay};
+use dlq_kafka::{Brokers, KafkaFeed, KafkaLag, KafkaLetters, KafkaReplay, KafkaTransport};
 use dlq_services::{Running, Service};
 use dlq_testkit::fixtures::letter;
 
@@ -44,14 +44,14 @@ async fn who_logs_in_reads_and_writes() {
         place.publish([7]).await;
         place.brokers = brokers(&url, mechanism, PASSWORD);
         if mechanism != "PLAIN" && !cfg!(feature = "ssl") {
-            let error = place.billing().source().await.unwrap_err();
+            let error = place.billing().source(&place.brokers).await.unwrap_err();
             assert_eq!(error.kind(), TransportErrorKind::InvalidConfig, "{error}");
             assert!(error.to_string().contains("the feature `ssl` of `dlq-kafka`"), "{error}");
             continue;
         }
-        let mut source = place.billing().source().await.unwrap();
+        let mut source = place.billing().source(&place.brokers).await.unwrap();
         assert_eq!(number(&handle(&mut source).await), 7);
-        let sink = place.billing().sink().await.unwrap();
+        let sink = place.billing().sink(&place.brokers).await.unwrap();
         let mut dead = letter(1);
         dead.origin = handle_origin(&place);
         sink.put(vec![dead]).await.unwrap();
@@ -89,20 +89,20 @@ async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
     for mechanism in mechanisms {
         let brokers = brokers(&url, mechanism, WRONG);
         assert!(!format!("{brokers:?}").contains(WRONG));
-        let consumer = KafkaConsumer::new(&brokers, &*place.topic, "billing");
+        let consumer = KafkaTransport::new(&*place.topic).name("billing");
 
         let begun = Instant::now();
-        let error = consumer.source().await.unwrap_err();
+        let error = consumer.source(&brokers).await.unwrap_err();
         assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
         refused(begun, "source", mechanism, &error);
 
         let begun = Instant::now();
-        let error = consumer.sink().await.unwrap_err();
+        let error = consumer.sink(&brokers).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
         refused(begun, "sink", mechanism, &error);
 
         let begun = Instant::now();
-        refused(begun, "lane", mechanism, &consumer.retry_lane().await.unwrap_err());
+        refused(begun, "lane", mechanism, &consumer.retry_lane(&brokers).await.unwrap_err());
 
         let begun = Instant::now();
         let lag = KafkaLag::new(brokers.clone(), "billing", [&*place.topic]);
@@ -134,15 +134,15 @@ async fn who_does_not_log_in_where_that_is_asked_is_told() {
         return;
     }
     let (_running, url) = start();
-    let consumer = KafkaConsumer::new(&Brokers::at(&url), "orders", "billing");
+    let consumer = KafkaTransport::new("orders").name("billing");
     let begun = Instant::now();
-    let error = consumer.source().await.unwrap_err();
+    let error = consumer.source(&Brokers::at(&url)).await.unwrap_err();
     println!("{error}");
     assert!(error.to_string().contains("security.protocol"), "{error}");
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     // One that the brokers do not know.
-    let consumer = KafkaConsumer::new(&brokers(&url, "SCRAM-SHA-1", PASSWORD), "orders", "billing");
-    let error = consumer.source().await.unwrap_err();
+    let consumer = KafkaTransport::new("orders").name("billing");
+    let error = consumer.source(&brokers(&url, "SCRAM-SHA-1", PASSWORD)).await.unwrap_err();
     println!("{error}");
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
     assert!(error.to_string().contains("SCRAM-SHA-1"), "{error}");
@@ -187,11 +187,11 @@ async fn who_logs_in_by_tls_reads_and_an_unknown_certificate_is_told() {
     let mut place = Place::at(Arc::new(Mutex::new(running)), "tls", 1).await;
     place.publish([7]).await;
     let brokers = brokers(&url, "SCRAM-SHA-512", PASSWORD).with("security.protocol", "sasl_ssl");
-    let strange = KafkaConsumer::new(&brokers, &*place.topic, "billing");
-    place.brokers = brokers.with("ssl.ca.location", certificate);
-    let mut source = place.billing().source().await.unwrap();
+    let strange = KafkaTransport::new(&*place.topic).name("billing");
+    place.brokers = brokers.clone().with("ssl.ca.location", certificate);
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     assert_eq!(number(&handle(&mut source).await), 7);
-    let error = strange.source().await.unwrap_err();
+    let error = strange.source(&brokers).await.unwrap_err();
     println!("{error}");
     assert!(error.to_string().contains("certificate"), "{error}");
     assert!(error.to_string().contains("ssl.ca.location"), "{error}");

@@ -1,4 +1,4 @@
-//! Handlers are called otherwise than the `KafkaConsumer`, as those of a router are.
+//! Handlers are called otherwise than the `KafkaTransport`, as those of a router are.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use dlq_core::{
 };
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{KafkaConsumer, Ladder};
+use dlq_kafka::{KafkaTransport, Ladder};
 use dlq_testkit::doubles::Called;
 use dlq_testkit::fixtures::letter_of;
 use dlq_tower::consumer::Consumer;
@@ -75,20 +75,20 @@ fn router(seen: &Seen) -> Router {
     Router::new().name("shop").route(">", created).build().unwrap()
 }
 
-fn shop(place: &Place) -> KafkaConsumer {
+fn shop(place: &Place) -> KafkaTransport {
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
-    place.billing().with_ladder(ladder)
+    place.billing().ladder(ladder)
 }
 
 /// Runs it until a handler has succeeded.
 async fn run(place: &Place, seen: &Seen) {
-    let source = shop(place).source().await.unwrap();
+    let source = shop(place).source(&place.brokers).await.unwrap();
     let marks = source.crash_marks();
     let consumer = Consumer::builder(source)
         .handler(router(seen))
         .crash_marks(marks)
-        .retry_lane(shop(place).retry_lane().await.unwrap())
-        .sink(shop(place).sink().await.unwrap())
+        .retry_lane(shop(place).retry_lane(&place.brokers).await.unwrap())
+        .sink(shop(place).sink(&place.brokers).await.unwrap())
         .build()
         .unwrap();
     let done = async { timeout(PATIENCE, seen.done.notified()).await.expect("it succeeds") };
@@ -154,7 +154,7 @@ async fn g3_a_suspect_that_was_given_back_is_one_still() {
     let place = Place::with_partitions("given-back", 1).await;
     suspected(&place);
     place.publish([1]).await;
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let (first, settle) = next(&mut source).await;
     assert_eq!(first.deliveries(), 3);
     settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
@@ -182,7 +182,7 @@ async fn g2_a_letter_that_was_sent_back_is_known_by_the_name_of_its_handler() {
         let headers = headers.iter().map(|one| (text(&one.name), one.value.as_deref().unwrap()));
         place.send(&place.topic, b"1", &headers.collect::<Vec<_>>()).await;
     }
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let (unknown, _settle) = next(&mut source).await;
     assert_eq!(unknown.generation(), 0, "nobody here is called that");
     source.yields_to(Arc::new(Called::by(["shop", "shop.created"])));

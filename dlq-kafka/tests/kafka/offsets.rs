@@ -78,7 +78,7 @@ async fn g1_the_lowest_record_that_is_not_done_is_committed() {
     for number in 1..=5 {
         send(0, number).await;
     }
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let mut held = Vec::new();
     for _ in 0..5 {
         held.push(next(&mut source).await.1);
@@ -116,11 +116,11 @@ async fn restarted_behind_one_that_waits(name: &str, waits_in_a_stage: bool) {
     const WAIT: Duration = Duration::from_secs(15 * 60);
     const STAGE: Duration = Duration::from_secs(3);
     let place = Place::with_partitions(name, 1).await;
-    let consumer = place.billing().with_ladder(Ladder::of([STAGE]));
-    let lane = consumer.retry_lane().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of([STAGE]));
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
     let last = if waits_in_a_stage { Lane::Retry } else { Lane::Main };
     place.publish(0..=500).await;
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let mut succeeded = 0;
     while succeeded < 500 {
         let (delivery, settle) = next(&mut source).await;
@@ -136,7 +136,7 @@ async fn restarted_behind_one_that_waits(name: &str, waits_in_a_stage: bool) {
     }
     for restart in 1..=3 {
         source.close().await;
-        source = consumer.source().await.unwrap();
+        source = consumer.source(&place.brokers).await.unwrap();
         // What is new comes, and nothing before it but what waits.
         place.publish([500 + restart]).await;
         loop {
@@ -173,7 +173,7 @@ async fn g1_where_brokers_take_less_metadata_less_of_what_is_done_is_told() {
     let place = Place::at(Arc::new(Mutex::new(running)), "short", 1).await;
     place.publish(1..=600).await;
     let consumer = place.billing().without_retries();
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let mut held = Vec::new();
     for n in 0..600 {
         let (_, settle) = next(&mut source).await;
@@ -200,14 +200,14 @@ async fn a_source_that_is_dropped_leaves_as_one_that_died() {
     }
     let place = Place::with_partitions("dropped", 1).await;
     place.publish(1..=3).await;
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let _ = handle(&mut source).await;
     let held = next(&mut source).await;
     drop(source);
     until_committed(&place, 1, "dlq1;open").await;
     let late = held.1.settle(DONE).await.unwrap_err();
     assert_eq!(late.kind(), TransportErrorKind::Lost, "{late}");
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let (again, _settle) = next(&mut source).await;
     assert_eq!((number(&again), again.deliveries()), (2, 2));
     until_committed(&place, 1, "dlq1;open;deaths=1;until=2;careful=1002").await;
@@ -221,14 +221,14 @@ async fn g4_two_deaths_make_suspects_of_what_was_handed_out_and_of_nothing_else(
     let place = Place::with_partitions("two-deaths", 1).await;
     place.publish(1..=100).await;
     for _ in 0..2 {
-        let mut source = place.billing().source().await.unwrap();
+        let mut source = place.billing().source(&place.brokers).await.unwrap();
         let mut held = Vec::new();
         for _ in 0..5 {
             held.push(next(&mut source).await);
         }
         drop((held, source));
     }
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let mut suspects = Vec::new();
     for expected in 1..=100 {
         let delivery = handle(&mut source).await;
@@ -248,10 +248,10 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     let place = Place::with_partitions("marks", 1).await;
     place.publish(1..=3).await;
     for _ in 0..2 {
-        let mut source = place.billing().source().await.unwrap();
+        let mut source = place.billing().source(&place.brokers).await.unwrap();
         drop(next(&mut source).await.1);
     }
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let marks = source.crash_marks();
     let (one, settle) = next(&mut source).await;
     assert_eq!(one.deliveries(), 3);
@@ -265,7 +265,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     assert!(marks.begin(other).await.is_err(), "what is not in hand cannot be marked");
 
     // That a settle handle is dropped says nothing of the run: its end has to be told.
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let marks = source.crash_marks();
     let (one, settle) = next(&mut source).await;
     assert_eq!(marks.begin(letter).await.unwrap(), 1, "it never ended");
@@ -273,7 +273,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     assert_eq!(marks.begin(letter).await.unwrap(), 0, "it has ended");
     std::mem::forget(settle);
     drop(source);
-    let mut source = place.billing().source().await.unwrap();
+    let mut source = place.billing().source(&place.brokers).await.unwrap();
     let marks = source.crash_marks();
     let (_, settle) = next(&mut source).await;
     assert_eq!(marks.begin(one.death("billing").letter).await.unwrap(), 1, "it never ended");
@@ -288,7 +288,7 @@ async fn g3_that_a_run_alone_has_ended_is_told_before_another_begins() {
         return;
     }
     let place = Place::with_partitions("marks-told", 2).await;
-    let billing = place.billing().with_commit_interval(Duration::from_secs(3_600));
+    let billing = place.billing().commit_interval(Duration::from_secs(3_600));
     for partition in [0, 0, 1] {
         let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
         place.producer().send(record.payload("1"), PATIENCE).await.unwrap();
@@ -302,10 +302,10 @@ async fn g3_that_a_run_alone_has_ended_is_told_before_another_begins() {
         of.map(Vec::into_iter)
     };
     for _ in 0..2 {
-        let mut source = billing.source().await.unwrap();
+        let mut source = billing.source(&place.brokers).await.unwrap();
         drop(all(&mut source).await);
     }
-    let mut source = billing.source().await.unwrap();
+    let mut source = billing.source(&place.brokers).await.unwrap();
     let marks = source.crash_marks();
     let [mut zero, mut one] = all(&mut source).await;
     let letter = |delivery: &Delivery| delivery.death("billing").letter;
@@ -336,13 +336,13 @@ async fn moved(name: &str, strategy: &str, all_move: bool) {
     let mut place = Place::with_partitions(name, 2).await;
     place.brokers = place.brokers.clone().with("partition.assignment.strategy", strategy);
     place.publish(1..=20).await;
-    let consumer = place.billing().without_retries().with_drain(Duration::ZERO);
-    let mut one = consumer.source().await.unwrap();
+    let consumer = place.billing().without_retries().drain(Duration::ZERO);
+    let mut one = consumer.source(&place.brokers).await.unwrap();
     let mut held = Vec::new();
     for _ in 0..20 {
         held.push(next(&mut one).await);
     }
-    let mut two = consumer.source().await.unwrap();
+    let mut two = consumer.source(&place.brokers).await.unwrap();
     let (first, settle) = next(&mut two).await;
     let partition = first.origin().partition();
     let mut again = BTreeSet::new();
@@ -384,13 +384,13 @@ async fn what_ends_while_a_partition_is_drained_does_not_run_again() {
     }
     let place = Place::with_partitions("drained", 2).await;
     place.publish(1..=20).await;
-    let consumer = place.billing().with_drain(PATIENCE);
-    let mut one = consumer.source().await.unwrap();
+    let consumer = place.billing().drain(PATIENCE);
+    let mut one = consumer.source(&place.brokers).await.unwrap();
     let mut held = Vec::new();
     for _ in 0..20 {
         held.push(next(&mut one).await);
     }
-    let mut two = consumer.source().await.unwrap();
+    let mut two = consumer.source(&place.brokers).await.unwrap();
     // The rebalance waits for these.
     let settling = async {
         until_group(&place, |state, _| state != "Stable").await;
@@ -417,8 +417,8 @@ async fn g5_one_of_a_partition_is_in_hand_where_that_was_asked_for() {
     }
     let place = Place::with_partitions("one-each", 1).await;
     place.publish(1..=6).await;
-    let consumer = place.billing().with_concurrency(Concurrency::Partition);
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().concurrency(Concurrency::Partition);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     for expected in 1..=6 {
         let (delivery, settle) = next(&mut source).await;
         assert_eq!(number(&delivery), expected);
@@ -446,8 +446,8 @@ async fn g5_one_of_a_key_is_in_hand_and_other_keys_go_on() {
     for (number, key) in [(1, "a"), (2, "a"), (3, "b"), (4, "a")] {
         place.publish_keyed(number, key).await;
     }
-    let consumer = place.billing().with_concurrency(Concurrency::Key);
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().concurrency(Concurrency::Key);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let (one, first) = next(&mut source).await;
     let (three, third) = next(&mut source).await;
     assert_eq!((number(&one), number(&three)), (1, 3));
@@ -465,8 +465,8 @@ async fn g4_what_is_in_flight_is_bounded_by_its_span_and_goes_on() {
     }
     let place = Place::with_partitions("span", 1).await;
     place.publish(1..=600).await;
-    let consumer = place.billing().with_max_span(50).with_prefetch(1);
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().max_span(50).prefetch(1);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let (first, stuck) = next(&mut source).await;
     let mut seen = 1;
     while let Ok(next) = timeout(Duration::from_secs(2), source.next()).await {
@@ -491,8 +491,8 @@ async fn a_group_lives_while_its_handlers_take_nothing() {
     // As short as the client allows.
     place.brokers = place.brokers.clone().with("max.poll.interval.ms", "6000");
     place.publish(1..=3_000).await;
-    let consumer = place.billing().with_prefetch(10);
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().prefetch(10);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let (_, first) = next(&mut source).await;
     // It is time itself that must not matter.
     tokio::time::sleep(Duration::from_secs(8)).await;
@@ -535,9 +535,9 @@ async fn heard_again(place: &Place, told: &Told) {
     let member = |name: &str| {
         let mut place = place.clone();
         place.brokers = place.brokers.with("client.id", name);
-        place.billing().without_retries().with_prefetch(1).with_drain(PATIENCE)
+        place.billing().without_retries().prefetch(1).drain(PATIENCE)
     };
-    let mut one = member("b").source().await.unwrap();
+    let mut one = member("b").source(&place.brokers).await.unwrap();
     send(0, 0).await;
     assert_eq!(number(&handle(&mut one).await), 0);
     send(0, 0).await;
@@ -556,11 +556,11 @@ async fn heard_again(place: &Place, told: &Told) {
     send(0, 2).await;
     send(0, 3).await;
     told.until(DLQ_KAFKA_PAUSED, |partitions| partitions == 2.0).await;
-    let mut two = member("a").source().await.unwrap();
+    let mut two = member("a").source(&place.brokers).await.unwrap();
     let (delivery, settle) = next(&mut two).await;
     assert_eq!(number(&delivery), 2);
     // Partition 1 stays with the first; but until the second has settled, nobody has anything.
-    let _three = member("c").source().await.unwrap();
+    let _three = member("c").source(&place.brokers).await.unwrap();
     assert!(timeout(Duration::from_secs(2), one.next()).await.is_err(), "it has nothing");
     settle.settle(DONE).await.unwrap();
     until_group(place, |state, members| state == "Stable" && members == 3).await;

@@ -7,7 +7,7 @@ use dlq_core::store::Letters as _;
 use dlq_core::{Delivery, ErrorClass, Filter, PageRequest};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{DlqTopic, KafkaConsumer, KafkaLetters, KafkaSink};
+use dlq_kafka::{DlqTopic, KafkaLetters, KafkaSink, KafkaTransport};
 use dlq_tower::consumer::{Consumer, ConsumerHealth, HealthHandle};
 use dlq_tower::dead_letter::PARKED;
 use dlq_tower::handler::{HandlerStack, handler};
@@ -51,14 +51,16 @@ async fn g4_a_topic_of_letters_that_may_not_be_written_delays_its_own_messages_o
     place.create(&other, 1, &[]).await;
     let brokers = place.brokers.clone().with("delivery.timeout.ms", "10000");
     let of_group = |group: &str| {
-        KafkaConsumer::new(&brokers, &*place.topic, "billing")
-            .with_topic(&other)
-            .with_group(format!("{}-{group}", place.topic))
+        KafkaTransport::new(&*place.topic)
+            .name("billing")
+            .topic(&other)
+            .group(format!("{}-{group}", place.topic))
             .without_retries()
-            .with_missing_topics_created()
+            .create_missing_topics()
     };
     let first = of_group("first");
-    let (source, sink) = (first.source().await.unwrap(), first.sink().await.unwrap());
+    let (source, sink) =
+        (first.source(&brokers).await.unwrap(), first.sink(&brokers).await.unwrap());
     let refused = format!("{other}.dlq");
     allow_only(&place.running(), TOPIC, &refused, DESCRIBE);
     // It dies again and again until the rule is in force.
@@ -113,11 +115,13 @@ async fn g4_what_may_not_be_written_is_parked_and_holds_up_no_commit() {
     }
     let place = Place::at(Arc::new(Mutex::new(guarded())), "parking", 1).await;
     let group = format!("{}-billing", place.topic);
-    let kafka = KafkaConsumer::new(&place.brokers, &*place.topic, "billing")
-        .with_group(&*group)
+    let kafka = KafkaTransport::new(&*place.topic)
+        .name("billing")
+        .group(&*group)
         .without_retries()
-        .with_missing_topics_created();
-    let (source, sink) = (kafka.source().await.unwrap(), kafka.sink().await.unwrap());
+        .create_missing_topics();
+    let (source, sink) =
+        (kafka.source(&place.brokers).await.unwrap(), kafka.sink(&place.brokers).await.unwrap());
     let (dead, parking) = (format!("{}.dlq", place.topic), format!("{}.parking", place.topic));
     place.create(&parking, 1, &[("retention.ms", "-1")]).await;
     let named = DlqTopic::new().with_name(&parking);

@@ -12,7 +12,7 @@ use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{Concurrency, KafkaConsumer, KafkaRetryLane, KafkaSource, Ladder, Start};
+use dlq_kafka::{Concurrency, KafkaRetryLane, KafkaSource, KafkaTransport, Ladder, Start};
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
@@ -21,10 +21,10 @@ use crate::topic;
 const DONE: Disposition = Disposition::Succeeded;
 
 /// Members have their partitions in the order of their names.
-fn member(place: &Place, name: &str) -> KafkaConsumer {
+fn member(place: &Place, name: &str) -> KafkaTransport {
     let mut place = place.clone();
     place.brokers = place.brokers.with("client.id", name);
-    place.billing().without_retries().with_drain(Duration::ZERO)
+    place.billing().without_retries().drain(Duration::ZERO)
 }
 
 async fn escalate(lane: &KafkaRetryLane, delivery: Delivery) {
@@ -55,14 +55,14 @@ async fn g1_a_retry_record_is_read_by_a_group_that_began_at_the_end() {
     }
     let place = Place::with_partitions("late-retry", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]);
-    let consumer = place.billing().with_start(Start::Latest).with_ladder(ladder);
-    let lane = consumer.retry_lane().await.unwrap();
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().start(Start::Latest).ladder(ladder);
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let delivery = first(&mut source, &place).await;
     drop(source);
     // It dies after this, and has committed nothing of the retry topic.
     escalate(&lane, delivery).await;
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let heard = async { while handle(&mut source).await.lane() != Lane::Retry {} };
     timeout(PATIENCE, heard).await.expect("the retry record comes");
 }
@@ -74,13 +74,13 @@ async fn a_group_that_begins_at_the_end_passes_over_what_was_before() {
     }
     let place = Place::with_partitions("late", 1).await;
     place.publish(1..=5_000).await;
-    let consumer = place.billing().without_retries().with_start(Start::Latest);
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().without_retries().start(Start::Latest);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     assert_eq!(number(&first(&mut source, &place).await), 7);
     // What comes while it is away is what it has not heard.
     drop(source);
     place.publish([8]).await;
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     while number(&handle(&mut source).await) != 8 {}
 }
 
@@ -90,8 +90,8 @@ async fn g1_what_is_left_is_read_where_what_was_committed_is_gone() {
         return;
     }
     let place = Place::with_partitions("deleted", 1).await;
-    let consumer = place.billing().without_retries().with_start(Start::Latest);
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().without_retries().start(Start::Latest);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let _ = first(&mut source, &place).await;
     drop(source);
     place.publish(100..=200).await;
@@ -103,7 +103,7 @@ async fn g1_what_is_left_is_read_where_what_was_committed_is_gone() {
     let mut before = TopicPartitionList::new();
     before.add_partition_offset(&place.topic, 0, Offset::Offset(end.1 - 3)).unwrap();
     admin.delete_records(&before, &AdminOptions::new()).await.unwrap();
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     for expected in 198..=200 {
         let heard = timeout(PATIENCE, handle(&mut source)).await;
         assert_eq!(number(&heard.expect("it is still there")), expected);
@@ -118,7 +118,7 @@ async fn told_of_deleted(name: &str, gone: i64) {
     let place = Place::with_partitions(name, 1).await;
     let consumer = place.billing().without_retries();
     place.publish(0..100).await;
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     for expected in 0..3 {
         assert_eq!(number(&handle(&mut source).await), expected);
     }
@@ -127,7 +127,7 @@ async fn told_of_deleted(name: &str, gone: i64) {
     let mut before = TopicPartitionList::new();
     before.add_partition_offset(&place.topic, 0, Offset::Offset(gone)).unwrap();
     admin.delete_records(&before, &AdminOptions::new()).await.unwrap();
-    let mut source = consumer.source().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let told = async {
         loop {
             match source.next().await {
@@ -159,17 +159,17 @@ async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now()
     }
     let place = Place::with_partitions("renamed", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]);
-    let billing = place.billing().with_ladder(ladder.clone());
-    let lane = billing.retry_lane().await.unwrap();
-    let mut source = billing.source().await.unwrap();
+    let billing = place.billing().ladder(ladder.clone());
+    let lane = billing.retry_lane(&place.brokers).await.unwrap();
+    let mut source = billing.source(&place.brokers).await.unwrap();
     place.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
     escalate(&lane, delivery).await;
     settle.settle(DONE).await.unwrap();
     source.close().await;
     let group = format!("{}-billing", place.topic);
-    let renamed = place.consumer("invoicing").with_group(group).with_ladder(ladder);
-    let mut source = renamed.source().await.unwrap();
+    let renamed = place.consumer("invoicing").group(group).ladder(ladder);
+    let mut source = renamed.source(&place.brokers).await.unwrap();
     let heard = timeout(PATIENCE, handle(&mut source)).await;
     let heard = heard.expect("the topic is the group's, and so is what stands in it");
     let by = "who failed, whose handler is asked first";
@@ -182,16 +182,16 @@ async fn g1_what_waits_in_a_stage_that_was_taken_off_the_ladder_is_heard() {
         return;
     }
     let place = Place::with_partitions("taken-off", 1).await;
-    let of = |seconds| place.billing().with_ladder(Ladder::of([Duration::from_secs(seconds)]));
-    let lane = of(1).retry_lane().await.unwrap();
+    let of = |seconds| place.billing().ladder(Ladder::of([Duration::from_secs(seconds)]));
+    let lane = of(1).retry_lane(&place.brokers).await.unwrap();
     place.publish([1]).await;
-    let mut source = of(1).source().await.unwrap();
+    let mut source = of(1).source(&place.brokers).await.unwrap();
     for later in [of(2), place.billing().without_retries()] {
         let (delivery, settle) = next(&mut source).await;
         escalate(&lane, delivery).await;
         settle.settle(DONE).await.unwrap();
         source.close().await;
-        source = later.source().await.unwrap();
+        source = later.source(&place.brokers).await.unwrap();
         let (heard, settle) = next(&mut source).await;
         assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
         settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
@@ -215,11 +215,11 @@ async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
     let place = Place::with_partitions("others", 1).await;
     let of = |seconds| {
         let ladder = Ladder::of([Duration::from_secs(seconds)]);
-        place.billing().with_ladder(ladder.with_names("{topic}.retry.{delay}"))
+        place.billing().ladder(ladder.with_names("{topic}.retry.{delay}"))
     };
     // The group had this stage, and reads it still.
-    let lane = of(1).retry_lane().await.unwrap();
-    let mut source = of(1).source().await.unwrap();
+    let lane = of(1).retry_lane(&place.brokers).await.unwrap();
+    let mut source = of(1).source(&place.brokers).await.unwrap();
     place.publish([1]).await;
     for _ in 0..2 {
         let (delivery, settle) = next(&mut source).await;
@@ -233,7 +233,7 @@ async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
     for stage in [&other, &format!("{}.retry.1s", place.topic)] {
         place.send(stage, b"9", &[("retry.due", b"2020-01-01T00:00:00Z")]).await;
     }
-    let mut source = of(2).source().await.unwrap();
+    let mut source = of(2).source(&place.brokers).await.unwrap();
     let heard = handle(&mut source).await;
     assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
     place.publish([2]).await;
@@ -249,13 +249,13 @@ async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
     }
     let place = Place::with_partitions("past", 1).await;
     place.publish([1, 2]).await;
-    let consumer = member(&place, "a").with_concurrency(Concurrency::Partition);
-    let mut one = consumer.source().await.unwrap();
+    let consumer = member(&place, "a").concurrency(Concurrency::Partition);
+    let mut one = consumer.source(&place.brokers).await.unwrap();
     let (_, settle) = next(&mut one).await;
     let after = Duration::from_secs(300);
     settle.settle(Disposition::Deferred { after }).await.unwrap();
     // The partition goes, and comes back.
-    let _two = member(&place, "b").source().await.unwrap();
+    let _two = member(&place, "b").source(&place.brokers).await.unwrap();
     let again = timeout(PATIENCE, handle(&mut one)).await;
     assert_eq!(number(&again.expect("its line is free")), 1);
     assert_eq!(number(&handle(&mut one).await), 2);
@@ -269,14 +269,14 @@ async fn g3_a_suspect_whose_partition_goes_while_it_runs_is_not_blamed() {
     let place = Place::with_partitions("moves", 1).await;
     place.publish([1]).await;
     for _ in 0..2 {
-        let mut source = member(&place, "b").source().await.unwrap();
+        let mut source = member(&place, "b").source(&place.brokers).await.unwrap();
         drop(next(&mut source).await.1);
     }
-    let mut one = member(&place, "b").source().await.unwrap();
+    let mut one = member(&place, "b").source(&place.brokers).await.unwrap();
     let (delivery, settle) = next(&mut one).await;
     let letter = delivery.death("billing").letter;
     assert_eq!(one.crash_marks().begin(letter).await.unwrap(), 0);
-    let mut two = member(&place, "a").source().await.unwrap();
+    let mut two = member(&place, "a").source(&place.brokers).await.unwrap();
     let _second = next(&mut two).await;
     assert_eq!(two.crash_marks().begin(letter).await.unwrap(), 0, "nobody has died of it");
     settle.settle(DONE).await.unwrap_err();
@@ -290,8 +290,8 @@ async fn a_retry_topic_that_is_consumed_too_is_refused() {
     let place = Place::with_partitions("both", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
     let stage = format!("{}.retry.1s", place.topic);
-    let consumer = place.billing().with_ladder(ladder).with_topic(&stage);
-    let refused = consumer.source().await.unwrap_err().to_string();
+    let consumer = place.billing().ladder(ladder).topic(&stage);
+    let refused = consumer.source(&place.brokers).await.unwrap_err().to_string();
     assert!(refused.contains(&format!("`{stage}`")), "{refused}");
 }
 
@@ -304,9 +304,9 @@ async fn topics_of_one_consumer_may_share_their_retry_topics() {
     let other = format!("{}-other", place.topic);
     place.create(&other, 1, &[]).await;
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("retry.{group}.{delay}");
-    let consumer = place.billing().with_topic(&other).with_ladder(ladder);
-    let lane = consumer.retry_lane().await.unwrap();
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().topic(&other).ladder(ladder);
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     place.send(&other, b"1", &[]).await;
     let (delivery, settle) = next(&mut source).await;
     escalate(&lane, delivery).await;
@@ -321,9 +321,9 @@ async fn g8_counts_at_their_limit_are_carried_on() {
         return;
     }
     let place = Place::with_partitions("counts", 1).await;
-    let consumer = place.billing().with_ladder(Ladder::of([Duration::from_secs(1)]));
-    let lane = consumer.retry_lane().await.unwrap();
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of([Duration::from_secs(1)]));
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let stage = format!("{}.{0}-billing.retry.1s", place.topic);
     let most = u32::MAX.to_string();
     let headers: [(&str, &[u8]); 6] = [
@@ -347,7 +347,7 @@ async fn g1_nothing_is_lost_by_who_stops_waiting() {
         return;
     }
     let place = Place::with_partitions("cut-off", 1).await;
-    let mut source = place.billing().without_retries().source().await.unwrap();
+    let mut source = place.billing().without_retries().source(&place.brokers).await.unwrap();
     let publish = place.publish(1..=300);
     let mut seen = Vec::new();
     let take = async {
@@ -373,7 +373,8 @@ async fn closing_twice_and_on_one_thread_ends() {
     let on_one_thread = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut source = place.billing().without_retries().source().await.unwrap();
+            let mut source =
+                place.billing().without_retries().source(&place.brokers).await.unwrap();
             let one = next(&mut source).await.1;
             let two = next(&mut source).await.1;
             source.close().await;
@@ -383,7 +384,8 @@ async fn closing_twice_and_on_one_thread_ends() {
             two.settle(DONE).await.unwrap();
             source.close().await;
             drop(source);
-            let mut source = place.billing().without_retries().source().await.unwrap();
+            let mut source =
+                place.billing().without_retries().source(&place.brokers).await.unwrap();
             let held = next(&mut source).await;
             assert_eq!((number(&held.0), held.0.deliveries()), (1, 1), "it left in good order");
             drop(source);
@@ -402,7 +404,7 @@ async fn g3_what_a_stop_has_cut_off_is_no_death() {
     let place = Place::with_partitions("stopped", 1).await;
     place.publish([1]).await;
     for _ in 0..3 {
-        let mut source = place.billing().without_retries().source().await.unwrap();
+        let mut source = place.billing().without_retries().source(&place.brokers).await.unwrap();
         let (delivery, settle) = next(&mut source).await;
         assert_eq!(delivery.deliveries(), 1, "nobody has died");
         source.close().await;
@@ -430,14 +432,14 @@ async fn g1_hundreds_of_partitions_move_and_nothing_is_lost() {
             sent.await.unwrap().unwrap();
         }
     };
-    let consumer = place.billing().without_retries().with_concurrency(Concurrency::Partition);
+    let consumer = place.billing().without_retries().concurrency(Concurrency::Partition);
     let mut missing: BTreeSet<_> = (0..1_800).collect();
-    let mut one = consumer.source().await.unwrap();
+    let mut one = consumer.source(&place.brokers).await.unwrap();
     send(0).await;
     for _ in 0..300 {
         missing.remove(&number(&handle(&mut one).await));
     }
-    let mut two = consumer.source().await.unwrap();
+    let mut two = consumer.source(&place.brokers).await.unwrap();
     send(600).await;
     for _ in 0..300 {
         let (delivery, settle) = tokio::select! {
@@ -468,7 +470,7 @@ async fn g9_a_consumer_that_cannot_join_its_group_says_why_for_as_long_as_that_i
     let (session, poll) = ("3600000", "3700000");
     place.brokers =
         place.brokers.with("session.timeout.ms", session).with("max.poll.interval.ms", poll);
-    let mut source = place.billing().without_retries().source().await.unwrap();
+    let mut source = place.billing().without_retries().source(&place.brokers).await.unwrap();
     // A consumer takes its source for well again half a minute after it was told last.
     for _ in 0..3 {
         let told = tokio::time::timeout(crate::fixture::PATIENCE, source.next()).await;

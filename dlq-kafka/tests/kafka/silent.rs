@@ -9,7 +9,7 @@ use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{Brokers, KafkaConsumer, KafkaFeed, ReplayPlan, Start, ingest_marks};
+use dlq_kafka::{Brokers, KafkaFeed, KafkaTransport, ReplayPlan, Start, ingest_marks};
 use dlq_services::{Cluster, Service, or_skip};
 use tokio::task::block_in_place;
 use tokio::time::timeout;
@@ -169,10 +169,11 @@ async fn g4_a_new_partition_whose_broker_is_silent_holds_up_no_other() {
     let silent = usize::try_from(away).unwrap() - 1;
     let url = others(&cluster, silent);
     block_in_place(|| cluster.pause(silent)).unwrap();
-    let consumer = KafkaConsumer::new(&Brokers::at(&*url), "late", "late");
-    let consumer = consumer.without_retries().with_start(Start::Latest);
+    let consumer = KafkaTransport::new("late").name("late");
+    let consumer = consumer.without_retries().start(Start::Latest);
     // Who opens it may ask the silent one time and again.
-    let opened = answered(|| consumer.source(), TransportError::is_transient);
+    let brokers = Brokers::at(&*url);
+    let opened = answered(|| consumer.source(&brokers), TransportError::is_transient);
     let mut source = opened.await.unwrap();
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", &url).set("linger.ms", "0");

@@ -12,8 +12,8 @@ use crate::fixture::{PATIENCE, Place, available, next};
 
 async fn sink(place: &Place) -> (KafkaSink, KafkaLetters) {
     let topic = format!("{}.dlq", place.topic);
-    let consumer = place.billing().with_dlq(DlqTopic::new().with_name(&topic));
-    let sink = consumer.sink().await.unwrap();
+    let consumer = place.billing().dead_letter_topic(DlqTopic::new().with_name(&topic));
+    let sink = consumer.sink(&place.brokers).await.unwrap();
     (sink, KafkaLetters::new(&place.brokers, &*topic))
 }
 
@@ -70,7 +70,7 @@ async fn g4_letters_go_to_topics_that_the_sink_was_opened_for() {
     let place = Place::fresh("opened").await;
     let second = format!("{}-second", place.topic);
     place.create(&second, 1, &[]).await;
-    let sink = place.billing().with_topic(&second).sink().await.unwrap();
+    let sink = place.billing().topic(&second).sink(&place.brokers).await.unwrap();
     let born = |number, topic: &str, subject: &str| {
         let mut letter = letter(number);
         letter.message = dlq_core::Message::new(subject, "x");
@@ -109,9 +109,9 @@ async fn g8_a_message_that_fits_nowhere_still_has_its_letter() {
     }
     let place = Place::with_partitions("large", 1).await;
     let consumer = place.billing();
-    let mut source = consumer.source().await.unwrap();
-    let lane = consumer.retry_lane().await.unwrap();
-    let sink = consumer.sink().await.unwrap();
+    let mut source = consumer.source(&place.brokers).await.unwrap();
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let sink = consumer.sink(&place.brokers).await.unwrap();
     let group = format!("{}-billing", place.topic);
     for topic in ["dlq", &format!("{group}.retry.3s")] {
         place.alter(&format!("{}.{topic}", place.topic), "max.message.bytes", "20000").await;
@@ -175,8 +175,11 @@ async fn g8_a_message_that_no_segment_holds_still_has_its_letter() {
         place.create(topic, 1, &settings).await;
     }
     let consumer = place.billing();
-    let mut source = consumer.source().await.unwrap();
-    let (lane, sink) = (consumer.retry_lane().await.unwrap(), consumer.sink().await.unwrap());
+    let mut source = consumer.source(&place.brokers).await.unwrap();
+    let (lane, sink) = (
+        consumer.retry_lane(&place.brokers).await.unwrap(),
+        consumer.sink(&place.brokers).await.unwrap(),
+    );
     let payload = vec![b'x'; 2_000_000];
     let producer: FutureProducer =
         place.config().set("message.max.bytes", "4000000").create().unwrap();
@@ -207,7 +210,7 @@ async fn a_small_letter_is_not_refused_for_those_beside_it() {
     }
     let place = Place::with_partitions("batch", 1).await;
     let topic = format!("{}.dlq", place.topic);
-    let sink = place.billing().sink().await.unwrap();
+    let sink = place.billing().sink(&place.brokers).await.unwrap();
     place.alter(&topic, "max.message.bytes", "6000").await;
     let letters = (1..=50).map(|number| {
         let mut letter = letter(number);
@@ -231,9 +234,9 @@ async fn what_is_missing_is_named() {
         KafkaSink::open(&place.brokers, DlqTopic::new(), std::slice::from_ref(&place.topic)).await;
     let text = open.unwrap_err().to_string();
     assert!(text.contains(&format!("`{}.dlq` is not there", place.topic)), "{text}");
-    let other = dlq_kafka::KafkaConsumer::new(&place.brokers, "nowhere", "billing");
-    let text = other.source().await.unwrap_err().to_string();
+    let other = dlq_kafka::KafkaTransport::new("nowhere").name("billing");
+    let text = other.source(&place.brokers).await.unwrap_err().to_string();
     assert!(text.contains("`nowhere` is not there"), "{text}");
-    let text = other.without_retries().retry_lane().await.unwrap_err().to_string();
+    let text = other.without_retries().retry_lane(&place.brokers).await.unwrap_err().to_string();
     assert!(text.contains("without_retries"), "{text}");
 }

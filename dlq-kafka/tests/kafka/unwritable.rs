@@ -10,7 +10,7 @@ use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaConsumer};
+use dlq_kafka::{Brokers, KafkaTransport};
 use dlq_services::{Service, or_skip};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
@@ -68,8 +68,8 @@ async fn g2_a_partition_that_cannot_be_written_costs_letters_of_others_no_run() 
         producer.send(record, PATIENCE).await.unwrap();
     }
     let brokers = Brokers::at(&*url).with("delivery.timeout.ms", "10000");
-    let kafka = KafkaConsumer::new(&brokers, TOPIC, "billing").without_retries();
-    let sink = kafka.sink().await.unwrap();
+    let kafka = KafkaTransport::new(TOPIC).name("billing").without_retries();
+    let sink = kafka.sink(&brokers).await.unwrap();
     block_in_place(|| {
         cluster.kill(2).unwrap();
         await_leaderless(&config, DEAD, AWAY);
@@ -87,7 +87,7 @@ async fn g2_a_partition_that_cannot_be_written_costs_letters_of_others_no_run() 
         .classify(|_: &io::Error| ErrorClass::Permanent)
         .build()
         .unwrap();
-    let source = kafka.source().await.unwrap();
+    let source = kafka.source(&brokers).await.unwrap();
     let marks = source.crash_marks();
     let consumer = Consumer::builder(source).handler(stack).sink(sink).crash_marks(marks);
     let (consumer, stop) = (consumer.build().unwrap(), Notify::new());

@@ -46,9 +46,9 @@ async fn g4_records_of_several_stages_and_partitions_come_when_they_are_due() {
     }
     let place = Place::with_partitions("ladder", 3).await;
     let stages = [1_000, 1_500, 2_500].map(Duration::from_millis);
-    let consumer = place.billing().with_ladder(Ladder::of(stages));
-    let mut source = consumer.source().await.unwrap();
-    let lane = consumer.retry_lane().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of(stages));
+    let mut source = consumer.source(&place.brokers).await.unwrap();
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
     let count = 60;
     place.publish(1..=count).await;
     let mut written = vec![None; count as usize + 1];
@@ -88,9 +88,9 @@ async fn what_comes_from_a_stage_says_from_which() {
     }
     let place = Place::with_partitions("stages", 1).await;
     let stages = [Duration::from_millis(100), Duration::from_millis(200)];
-    let consumer = place.billing().with_ladder(Ladder::of(stages));
-    let mut source = consumer.source().await.unwrap();
-    let lane = consumer.retry_lane().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of(stages));
+    let mut source = consumer.source(&place.brokers).await.unwrap();
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
     place.publish([1]).await;
     let stage = |delay: &str| format!("{0}.{0}-billing.retry.{delay}", place.topic);
     let came_from = [place.topic.clone(), stage("100ms"), stage("200ms")];
@@ -109,13 +109,9 @@ async fn more_records_than_there_is_room_for_wait_at_the_broker() {
     }
     let place = Place::with_partitions("room", 2).await;
     let stage = Duration::from_secs(4);
-    let consumer = place
-        .billing()
-        .with_ladder(Ladder::of([stage]))
-        .with_max_waiting(20, 1 << 20)
-        .with_prefetch(4);
-    let mut source = consumer.source().await.unwrap();
-    let lane = consumer.retry_lane().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of([stage])).max_waiting(20, 1 << 20).prefetch(4);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
     place.publish(1..=200).await;
     let begun = SystemClock.now();
     let (mut sent, mut seen) = (0, Vec::new());
@@ -155,9 +151,9 @@ async fn g4_what_waits_longer_than_its_stage_holds_up_nothing_behind_it() {
     }
     let place = Place::with_partitions("head", 1).await;
     let stage = Duration::from_secs(2);
-    let consumer = place.billing().with_ladder(Ladder::of([stage])).with_max_waiting(100, 1 << 20);
-    let mut source = consumer.source().await.unwrap();
-    let lane = consumer.retry_lane().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of([stage])).max_waiting(100, 1 << 20);
+    let mut source = consumer.source(&place.brokers).await.unwrap();
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
     // As many again as there is room for.
     let (long, count) = (Duration::from_secs(15 * 60), 200);
     place.publish(1..=count).await;
@@ -186,9 +182,9 @@ async fn what_is_written_into_its_stage_again_comes_once_and_counts_no_attempt()
         return;
     }
     let place = Place::with_partitions("again", 1).await;
-    let consumer = place.billing().with_ladder(Ladder::of([Duration::from_secs(1)]));
-    let mut source = consumer.source().await.unwrap();
-    let lane = consumer.retry_lane().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of([Duration::from_secs(1)]));
+    let mut source = consumer.source(&place.brokers).await.unwrap();
+    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
     place.publish_keyed(1, "key").await;
     let (born, settle) = next(&mut source).await;
     let wait = Duration::from_secs(12);
@@ -217,10 +213,10 @@ async fn topics_that_groups_share_hold_the_records_of_each() {
     }
     let place = Place::with_partitions("shared", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
-    let of = |name: &str| place.consumer(name).with_ladder(ladder.clone());
-    let mut billing = of("billing").source().await.unwrap();
-    let mut shipping = of("shipping").source().await.unwrap();
-    let lane = of("billing").retry_lane().await.unwrap();
+    let of = |name: &str| place.consumer(name).ladder(ladder.clone());
+    let mut billing = of("billing").source(&place.brokers).await.unwrap();
+    let mut shipping = of("shipping").source(&place.brokers).await.unwrap();
+    let lane = of("billing").retry_lane(&place.brokers).await.unwrap();
     place.publish([1]).await;
     postpone(&mut billing, &lane, Duration::from_secs(1)).await;
     assert_eq!(handle(&mut shipping).await.lane(), Lane::Main);
@@ -235,8 +231,8 @@ async fn g8_what_others_write_to_a_retry_topic_waits_and_runs() {
         return;
     }
     let place = Place::with_partitions("foreign", 1).await;
-    let consumer = place.billing().with_ladder(Ladder::of([Duration::from_secs(2)]));
-    let mut source = consumer.source().await.unwrap();
+    let consumer = place.billing().ladder(Ladder::of([Duration::from_secs(2)]));
+    let mut source = consumer.source(&place.brokers).await.unwrap();
     let topic = format!("{}.{0}-billing.retry.2s", place.topic);
     let before = SystemClock.now();
     place.send(&topic, b"7", &[("retry.due", b"tomorrow"), ("retry.count", b"\xff\x00")]).await;

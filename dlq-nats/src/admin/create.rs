@@ -52,7 +52,7 @@ impl Deployment {
             make_stream(context, &wanted, true, done).await?;
         }
         for plan in &self.consumers {
-            for mut durable in plan.consumer(self.retries.as_ref()).durables() {
+            for mut durable in plan.consumer(self.retries.as_ref()).durables(&plan.name) {
                 match durable.find(context).await? {
                     Some(found) => done.differs.extend(plan.differences(&durable, &found.config)),
                     None => {

@@ -4,7 +4,7 @@ use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
 use dlq_core::policy::duration;
 use serde::{Deserialize, Serialize};
 
-use crate::NatsConsumer;
+use crate::NatsTransport;
 use crate::router::RouterConfig;
 use crate::streams::{DlqStream, RetryStream};
 
@@ -54,7 +54,7 @@ pub struct StreamPlan {
     pub duplicate_window: Duration,
 }
 
-/// A consumer of ours, as [`NatsConsumer`] describes it.
+/// A consumer of ours, as [`NatsTransport`] describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -157,25 +157,25 @@ impl ConsumerPlan {
     }
 
     /// The same for a process that reads.
-    pub fn consumer(&self, retries: Option<&RetryStream>) -> NatsConsumer {
-        let mut consumer = NatsConsumer::new(self.stream.as_str(), self.name.as_str());
+    pub fn consumer(&self, retries: Option<&RetryStream>) -> NatsTransport {
+        let mut consumer = NatsTransport::new(self.stream.as_str()).name(self.name.as_str());
         if let Some(durable) = &self.durable {
-            consumer = consumer.with_durable(durable.as_str());
+            consumer = consumer.durable(durable.as_str());
         }
         for subject in self.filter_subjects.iter().flatten() {
-            consumer = consumer.with_filter(subject.as_str());
+            consumer = consumer.subject(subject.as_str());
         }
         if let Some(lease) = self.ack_wait {
-            consumer = consumer.with_lease(lease);
+            consumer = consumer.lease(lease);
         }
         if let Some(messages) = self.max_ack_pending {
-            consumer = consumer.with_max_ack_pending(messages);
+            consumer = consumer.max_ack_pending(messages);
         }
         match retries {
-            Some(stream) => consumer.with_retries(stream.clone()),
+            Some(stream) => consumer.retry_stream(stream.clone()),
             None => consumer.without_retries(),
         }
-        .with_prefetch(self.prefetch)
+        .prefetch(self.prefetch)
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
         let stream = deployment.streams[0].config().unwrap();
         assert_eq!((stream.num_replicas, stream.retention), (3, RetentionPolicy::WorkQueue));
         assert_eq!(stream.duplicate_window, Duration::from_secs(60), "no longer than max_age");
-        let durable = &deployment.consumers[0].consumer(None).durables()[0];
+        let durable = &deployment.consumers[0].consumer(None).durables("billing")[0];
         assert_eq!(
             (durable.lease, &durable.filters[..]),
             (Duration::from_secs(30), &["orders.new".to_owned()][..])

@@ -141,7 +141,7 @@ impl Look<'_> {
             }
         }
         let leases = self.deployment.consumers.iter().filter_map(|plan| {
-            let durable = plan.consumer(None).durables().into_iter().next()?;
+            let durable = plan.consumer(None).durables(&plan.name).into_iter().next()?;
             let found = consumers.get(&plan.stream)?.iter().find(|info| info.name == durable.name);
             Some(found.map_or(durable.lease, |info| info.config.ack_wait))
         });
@@ -362,7 +362,8 @@ impl Look<'_> {
             let all = consumers.get(&name).unwrap_or(&none);
             let mut others: Vec<_> = all.iter().collect();
             for plan in self.deployment.consumers.iter().filter(|plan| plan.stream == name) {
-                let Some(durable) = plan.consumer(None).durables().into_iter().next() else {
+                let Some(durable) = plan.consumer(None).durables(&plan.name).into_iter().next()
+                else {
                     continue;
                 };
                 let subject = consumer_name(&durable.name, &name);

@@ -110,7 +110,7 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
         let lane = deployment.retries.iter().flat_map(|stream| stream.lane(&plan.name));
         let to = "retries cannot be written, so that what waits for one is not acknowledged";
         needed.extend(lane.map(|subject| (vec![subject], to)));
-        for durable in plan.consumer(deployment.retries.as_ref()).durables() {
+        for durable in plan.consumer(deployment.retries.as_ref()).durables(&plan.name) {
             let at = format!("{}.{}", durable.of.name(), durable.name);
             let acknowledged = acknowledged(durable.of.name(), &durable.name);
             needed.push((acknowledged, "messages cannot be acknowledged, and come again"));

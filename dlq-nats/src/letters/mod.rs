@@ -131,7 +131,7 @@ impl NatsLetters {
     }
 
     /// Sets the secret by which letters are bound that are sent back to a stream; the same as the
-    /// [consumer's](crate::NatsConsumer::with_binding_key). Defaults to none.
+    /// [consumer's](crate::NatsTransport::binding_key). Defaults to none.
     #[must_use]
     pub fn with_binding_key(mut self, key: BindingKey) -> Self {
         self.key = Some(key);
@@ -139,7 +139,7 @@ impl NatsLetters {
     }
 
     /// Sets the header that carries the key of a message that is sent to its origin; the same as the
-    /// [consumer's](crate::NatsConsumer::with_key_header). Defaults to none.
+    /// [consumer's](crate::NatsTransport::key_header). Defaults to none.
     #[must_use]
     pub fn with_key_header(mut self, name: impl Into<String>) -> Self {
         self.key_header = Some(name.into());

@@ -23,7 +23,7 @@ pub enum NatsTarget {
     Subject(String),
     /// To the handler that failed and to nobody else, by the retry stream that its consumer reads.
     ///
-    /// A letter is addressed to a [consumer](crate::NatsConsumer): the one that is [set](crate::NatsReplay::consumer), or the
+    /// A letter is addressed to a [consumer](crate::NatsTransport): the one that is [set](crate::NatsReplay::consumer), or the
     /// one that its sink [was told](crate::NatsSink::consumer), or the one called like the handler. A header says which of the
     /// handlers of that consumer runs it. A letter whose consumer does not read the retry stream is not sent, and the plan
     /// says so. Which handlers a consumer has no server knows: a consumer without that handler runs no other one in its place,

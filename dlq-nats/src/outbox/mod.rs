@@ -95,7 +95,7 @@ impl NatsOutbox {
         }
     }
 
-    /// Sets the alias of the cluster; the same as the [consumer's](crate::NatsConsumer::with_cluster). Defaults to `default`.
+    /// Sets the alias of the cluster; the same as the [consumer's](crate::NatsTransport::cluster_alias). Defaults to `default`.
     pub fn cluster(mut self, alias: impl Into<Arc<str>>) -> Self {
         self.cluster = alias.into();
         self
@@ -108,7 +108,7 @@ impl NatsOutbox {
     }
 
     /// Sets the secret by which letters are bound; the same as the
-    /// [consumer's](crate::NatsConsumer::with_binding_key). Defaults to none.
+    /// [consumer's](crate::NatsTransport::binding_key). Defaults to none.
     pub fn binding_key(mut self, key: BindingKey) -> Self {
         self.key = Some(key);
         self.dispatches = Arc::default();
@@ -116,7 +116,7 @@ impl NatsOutbox {
     }
 
     /// Sets the header that carries the key of a message; the same as the
-    /// [consumer's](crate::NatsConsumer::with_key_header). Defaults to none: letters with a key are then refused.
+    /// [consumer's](crate::NatsTransport::key_header). Defaults to none: letters with a key are then refused.
     pub fn key_header(mut self, name: impl Into<String>) -> Self {
         self.key_header = Some(name.into());
         self.dispatches = Arc::default();

@@ -14,7 +14,6 @@ use super::report::{Event, RouterReport};
 use super::route::Shared;
 use super::{DURABLE, RouterConfig, Watched, bucket, ears, sweep, written};
 use crate::NatsSink;
-use crate::consumer::Start;
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::jetstream::JetStream;
@@ -22,6 +21,7 @@ use crate::permissions;
 use crate::pull::Puller;
 use crate::source::{Reading, incoming};
 use crate::streams::{AdvisoryStream, DlqStream, find};
+use crate::transport::Start;
 
 const OPENING: &str = "open an event router";
 const PREFETCH: usize = 128;

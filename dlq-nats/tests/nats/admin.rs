@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stor
 use dlq_core::Sink as _;
 use dlq_nats::admin::{ConsumerPlan, Deployment, Finding, Severity, StreamPlan};
 use dlq_nats::router::RouterConfig;
-use dlq_nats::{DlqStream, EventRouter, NatsConsumer, NatsSink, RetryStream};
+use dlq_nats::{DlqStream, EventRouter, NatsSink, NatsTransport, RetryStream};
 use dlq_testkit::fixtures::letter;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -510,7 +510,7 @@ async fn each_right_of_a_consumer_that_is_missing_is_found() {
         let [found] = &findings[..] else { panic!("{right}: {findings:#?}") };
         assert_eq!(found.severity, severity, "{found}");
         assert!(found.to_string().contains(&format!("is without `{named}`")), "{found}");
-        let billing = NatsConsumer::new(STREAM, "billing");
+        let billing = NatsTransport::new(STREAM).name("billing");
         let source = billing.source(&client).await.err().map(|error| error.to_string());
         let lane = billing.retry_lane(&client).await.err().map(|error| error.to_string());
         let sink = NatsSink::open(&client, DlqStream::new()).await.err();
@@ -544,7 +544,7 @@ async fn a_right_to_answer_is_one_to_acknowledge_where_it_has_no_end() {
         let severities: Vec<_> = lacks.map(|finding| finding.severity).collect();
         assert!(!severities.is_empty(), "{findings:#?}");
         assert!(severities.iter().all(|severity| *severity == expected), "{findings:#?}");
-        let opened = NatsConsumer::new(STREAM, "billing").source(&client).await;
+        let opened = NatsTransport::new(STREAM).name("billing").source(&client).await;
         assert_eq!(opened.is_err(), expected == Severity::Error, "{opened:?}");
     }
 }

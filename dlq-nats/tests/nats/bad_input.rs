@@ -15,7 +15,7 @@ use dlq_core::{
     Settle, Sink, Source, StoreErrorKind, Timestamp, TransportErrorKind,
 };
 use dlq_nats::admin::{Deployment, Finding};
-use dlq_nats::{DlqStream, JetStream, NatsConsumer, NatsLetters, NatsSink};
+use dlq_nats::{DlqStream, JetStream, NatsLetters, NatsSink, NatsTransport};
 use dlq_services::{NatsCluster, Service, or_skip};
 use dlq_testkit::fixtures::letter_of;
 use dlq_tower::consumer::{Consumer, ConsumerHealth, HealthHandle};
@@ -39,7 +39,7 @@ impl fmt::Display for Hostile {
 impl std::error::Error for Hostile {}
 
 /// A consumer of which every message dies.
-async fn failing(jetstream: &impl JetStream, consumer: &NatsConsumer, sink: NatsSink) -> Consumer {
+async fn failing(jetstream: &impl JetStream, consumer: &NatsTransport, sink: NatsSink) -> Consumer {
     let stack = handler("billing", |_: Delivery| async { Err::<(), _>(Hostile) })
         .classify(|_: &Hostile| ErrorClass::Permanent)
         .build()
@@ -146,7 +146,8 @@ async fn a_permission_that_is_missing_is_named_at_the_start() {
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
     assert!(error.to_string().contains("MSG.NEXT.ORDERS.billing"), "{error}");
     // What the server does not answer can only be guessed.
-    let error = bounded(NatsConsumer::new("SECRET", "billing").source(&app)).await.unwrap_err();
+    let error =
+        bounded(NatsTransport::new("SECRET").name("billing").source(&app)).await.unwrap_err();
     let text = error.to_string();
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(text.contains("$JS.API.STREAM.INFO.SECRET") && text.contains("permissions"), "{text}");

@@ -15,8 +15,8 @@ use dlq_core::{
     DeadLetter, Header, Headers, LetterId, Message, Origin, Position, Sink as _, StoreError,
 };
 use dlq_nats::{
-    DlqStream, NatsConsumer, NatsEntries, NatsLetters, NatsReplay, NatsSink, NatsSource,
-    NatsTarget, RetryStream,
+    DlqStream, NatsEntries, NatsLetters, NatsReplay, NatsSink, NatsSource, NatsTarget,
+    NatsTransport, RetryStream,
 };
 use dlq_services::{Running, Service};
 use dlq_testkit::broker::{
@@ -238,12 +238,13 @@ impl BrokerFixture for NatsLettersFixture {
     }
 
     async fn source(&self, consumer: &str) -> Option<NatsSource> {
-        let consumer = NatsConsumer::new(self.stream(), consumer)
-            .with_filter(format!("orders{}.>", self.number))
-            .with_lease(LEASE)
-            .with_prefetch(4)
-            .with_key_header(KEY)
-            .with_retries(self.retries());
+        let consumer = NatsTransport::new(self.stream())
+            .name(consumer)
+            .subject(format!("orders{}.>", self.number))
+            .lease(LEASE)
+            .prefetch(4)
+            .key_header(KEY)
+            .retry_stream(self.retries());
         Some(consumer.source(&self.client).await.unwrap())
     }
 

@@ -11,7 +11,7 @@ use dlq_core::{
     Delivery, Disposition, ErrorClass, Filter, Settle as _, Source as _, StoreErrorKind,
 };
 use dlq_nats::admin::{ConsumerPlan, Deployment, Severity};
-use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, RetryStream};
+use dlq_nats::{DlqStream, NatsLetters, NatsSink, NatsTransport, RetryStream};
 use dlq_services::{Cluster, NatsCluster, Service, or_skip};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
@@ -51,7 +51,7 @@ async fn a_request_that_nobody_heard_is_made_again() {
     let client = connect(&cluster).await;
     let context = jetstream::new(client.clone());
     context.create_stream(replicated()).await.unwrap();
-    let consumer = NatsConsumer::new(STREAM, "billing").with_lease(LEASE * 2);
+    let consumer = NatsTransport::new(STREAM).name("billing").lease(LEASE * 2);
     drop(consumer.source(&client).await.unwrap());
     let leads = leader(&context).await;
     let other = cluster.nodes()[(leads + 1) % 3].url().to_owned();
@@ -82,7 +82,7 @@ async fn a_lease_is_extended_across_a_time_without_a_leader() {
     let client = connect(&cluster).await;
     let context = jetstream::new(client.clone());
     context.create_stream(replicated()).await.unwrap();
-    let consumer = NatsConsumer::new(STREAM, "billing").with_lease(PATIENCE);
+    let consumer = NatsTransport::new(STREAM).name("billing").lease(PATIENCE);
     drop(consumer.source(&client).await.unwrap());
     let leads = leader(&context).await;
     let gone = [leads, (leads + 1) % 3];
@@ -160,9 +160,10 @@ async fn g1_leaders_change_and_nothing_is_lost() {
     let context = jetstream::new(client.clone());
     context.create_stream(replicated()).await.unwrap();
     let dead = DlqStream::new().with_replicas(3);
-    let consumer = NatsConsumer::new(STREAM, "billing")
-        .with_lease(LEASE * 2)
-        .with_retries(RetryStream::new().with_replicas(3));
+    let consumer = NatsTransport::new(STREAM)
+        .name("billing")
+        .lease(LEASE * 2)
+        .retry_stream(RetryStream::new().with_replicas(3));
     let sink = NatsSink::open(&client, dead.clone()).await.unwrap();
 
     let handled = Arc::new(Mutex::new(BTreeSet::new()));

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dlq_core::{Delivery, Disposition, Lane, RetryLane, Settle, Source, Timestamp};
-use dlq_nats::{DlqStream, NatsConsumer, NatsSettle, NatsSink, NatsSource};
+use dlq_nats::{DlqStream, NatsSettle, NatsSink, NatsSource, NatsTransport};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
 use futures_util::FutureExt as _;
@@ -26,8 +26,8 @@ async fn alone(test: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-fn patient() -> NatsConsumer {
-    billing().with_lease(LEASE)
+fn patient() -> NatsTransport {
+    billing().lease(LEASE)
 }
 
 /// Asks again and again at this pace, and never waits for the answer.
@@ -50,7 +50,7 @@ async fn soon(source: &mut NatsSource) -> (Delivery, NatsSettle) {
 
 /// A server on which retry records of messages of these sizes are due, and the source that is going to get them.
 async fn due(
-    consumer: NatsConsumer,
+    consumer: NatsTransport,
     sizes: impl IntoIterator<Item = usize>,
 ) -> (Server, NatsSource) {
     let server = Server::with("max_payload", &MOST.to_string()).await;
@@ -167,7 +167,7 @@ async fn a_record_that_takes_longer_than_its_lease_to_read_is_kept() {
         // So long that who asks is late by less than that on a slow machine.
         const LEASE: Duration = Duration::from_secs(9);
         // Three parts, each of which takes as long as whoever asks stays away.
-        let (server, mut source) = due(billing().with_lease(LEASE), [MOST - 20]).await;
+        let (server, mut source) = due(billing().lease(LEASE), [MOST - 20]).await;
         let begun = Instant::now();
         let (record, settle) = at_hand(&mut source, Duration::from_millis(3_300)).await;
         assert!(begun.elapsed() > LEASE, "it took {:?}", begun.elapsed());

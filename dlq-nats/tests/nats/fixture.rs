@@ -16,7 +16,7 @@ use dlq_core::{
 };
 use dlq_letters::log::Reading;
 use dlq_nats::{
-    NatsConsumer, NatsLetters, NatsRetryLane, NatsSettle, NatsSource, RetryStream, StoredLetter,
+    NatsLetters, NatsRetryLane, NatsSettle, NatsSource, NatsTransport, RetryStream, StoredLetter,
 };
 use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::broker::LogLetters;
@@ -138,7 +138,7 @@ impl Server {
         }
     }
 
-    pub(crate) async fn source(&self, consumer: &NatsConsumer) -> NatsSource {
+    pub(crate) async fn source(&self, consumer: &NatsTransport) -> NatsSource {
         consumer.source(&self.client).await.unwrap()
     }
 
@@ -180,16 +180,17 @@ pub(crate) mod stream_message {
 }
 
 /// The consumer that most tests are about.
-pub(crate) fn billing() -> NatsConsumer {
+pub(crate) fn billing() -> NatsTransport {
     consumer("billing")
 }
 
-pub(crate) fn consumer(name: &str) -> NatsConsumer {
-    NatsConsumer::new(STREAM, name)
-        .with_filter("orders.>")
-        .with_lease(LEASE)
-        .with_prefetch(4)
-        .with_key_header(KEY)
+pub(crate) fn consumer(name: &str) -> NatsTransport {
+    NatsTransport::new(STREAM)
+        .name(name)
+        .subject("orders.>")
+        .lease(LEASE)
+        .prefetch(4)
+        .key_header(KEY)
 }
 
 /// The next delivery; errors that pass are waited out, as a consumer does.
@@ -233,8 +234,8 @@ pub(crate) struct NatsFixture {
 }
 
 impl NatsFixture {
-    fn consumer(&self, name: &str) -> NatsConsumer {
-        consumer(name).with_retries(self.retries.clone()).with_lease(self.lease)
+    fn consumer(&self, name: &str) -> NatsTransport {
+        consumer(name).retry_stream(self.retries.clone()).lease(self.lease)
     }
 }
 

@@ -172,7 +172,7 @@ async fn g3_a_clock_that_is_behind_makes_no_record_a_suspect() {
         return;
     }
     let server = Server::start().await;
-    let behind = billing().with_clock(Arc::new(Behind(Duration::from_secs(1))));
+    let behind = billing().clock(Arc::new(Behind(Duration::from_secs(1))));
     let lane = behind.retry_lane(&server.client).await.unwrap();
     assert!(lane.has_schedules());
     server.publish([1]).await;
@@ -194,7 +194,7 @@ async fn g1_a_hop_of_another_replay_or_of_other_bytes_is_another_record() {
     for stream in [RetryStream::new(), RetryStream::new().with_name("PLAIN").with_prefix("plain")] {
         let name = if stream == RetryStream::new() { "DLQ_RETRY" } else { "PLAIN" };
         let stream = if name == "PLAIN" { stream.without_schedules() } else { stream };
-        let lane = billing().with_retries(stream).retry_lane(&server.client).await.unwrap();
+        let lane = billing().retry_stream(stream).retry_lane(&server.client).await.unwrap();
         let origin = Origin::new("nats", STREAM, Position::Offset(1));
         let first = Delivery::to("billing", Message::new("orders.created", "1"), origin.clone());
         let death = first.death("billing");
@@ -218,7 +218,7 @@ async fn a_retry_stream_that_was_deleted_is_made_again() {
         return;
     }
     let server = Server::start().await;
-    let consumer = billing().with_retries(RetryStream::new().with_name("RETRIES"));
+    let consumer = billing().retry_stream(RetryStream::new().with_name("RETRIES"));
     let lane = consumer.retry_lane(&server.client).await.unwrap();
     server.publish([1]).await;
     let mut source = server.source(&consumer).await;

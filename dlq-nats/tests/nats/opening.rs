@@ -7,7 +7,7 @@ use async_nats::jetstream::stream;
 use dlq_core::log::Log as _;
 use dlq_core::{Message, Sink as _, StoreErrorKind, TransportErrorKind};
 use dlq_nats::admin::{ConsumerPlan, Deployment, Finding};
-use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink};
+use dlq_nats::{DlqStream, NatsLetters, NatsSink, NatsTransport};
 use dlq_testkit::fixtures::letter_of;
 
 use crate::fixture::{STREAM, Server, available, billing, consumer, handle, number};
@@ -175,7 +175,8 @@ async fn a_consumer_that_would_drop_messages_is_reported() {
         ..push::Config::default()
     };
     stream.create_consumer(pushing).await.unwrap();
-    let error = NatsConsumer::new(STREAM, "pushing").source(&server.client).await.unwrap_err();
+    let error =
+        NatsTransport::new(STREAM).name("pushing").source(&server.client).await.unwrap_err();
     assert!(error.to_string().contains("`deliver_subject` is somewhere"), "{error}");
 }
 
@@ -245,7 +246,8 @@ async fn a_stream_that_is_not_there_is_named() {
         return;
     }
     let server = Server::start().await;
-    let error = NatsConsumer::new("ODRERS", "billing").source(&server.client).await.unwrap_err();
+    let error =
+        NatsTransport::new("ODRERS").name("billing").source(&server.client).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(error.to_string().contains("there is no stream `ODRERS`"), "{error}");
     let error = billing().without_retries().retry_lane(&server.client).await.unwrap_err();
@@ -260,7 +262,7 @@ async fn of_two_that_create_a_consumer_the_second_changes_nothing() {
     }
     let server = Server::start().await;
     let one = billing().without_retries();
-    let other = NatsConsumer::new(STREAM, "billing").with_filter("orders.eu.>").without_retries();
+    let other = NatsTransport::new(STREAM).name("billing").subject("orders.eu.>").without_retries();
     let stream = server.context.get_stream(STREAM).await.unwrap();
     for _ in 0..20 {
         let (one, other) = tokio::join!(one.source(&server.client), other.source(&server.client));

@@ -354,7 +354,7 @@ async fn a_letter_goes_to_its_handler_by_the_retry_stream() {
         return;
     }
     let server = Server::start().await;
-    let consumer = billing().with_retries(RetryStream::new());
+    let consumer = billing().retry_stream(RetryStream::new());
     let mut source = server.source(&consumer).await;
     let outbox = outbox(&server).retry_stream(RetryStream::new());
     let mut letter = born(1);

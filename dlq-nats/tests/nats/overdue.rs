@@ -7,7 +7,7 @@ use async_nats::jetstream::stream;
 use dlq_core::{
     Clock as _, Disposition, Lane, RetryLane, Settle, Source, SystemClock, TransportErrorKind,
 };
-use dlq_nats::NatsConsumer;
+use dlq_nats::NatsTransport;
 use dlq_nats::admin::{Deployment, Finding, Severity};
 use dlq_testkit::fixtures::ManualClock;
 use tokio::time::{sleep, timeout};
@@ -26,9 +26,9 @@ const SIZE: usize = 4 * PIECE;
 const VIA: [&str; 2] = ["a", "b"];
 
 /// A process that has waited long enough for the server.
-fn later() -> NatsConsumer {
+fn later() -> NatsTransport {
     let now = SystemClock.now().after(Duration::from_secs(120));
-    billing().with_clock(ManualClock::starting_at(now).shared())
+    billing().clock(ManualClock::starting_at(now).shared())
 }
 
 /// One whose account may keep so much.
@@ -78,9 +78,9 @@ async fn tried(server: &Server, times: usize) {
 }
 
 /// Fills the server, and then has records fall due that stay where they are: as many as there are messages in hand.
-async fn stuck(server: &Server, consumer: &NatsConsumer, records: usize) {
+async fn stuck(server: &Server, consumer: &NatsTransport, records: usize) {
     let clock = ManualClock::new();
-    let lane = consumer.clone().with_clock(clock.shared());
+    let lane = consumer.clone().clock(clock.shared());
     let lane = lane.retry_lane(&server.client).await.unwrap();
     let mut source = server.source(consumer).await;
     let mut failed = Vec::new();

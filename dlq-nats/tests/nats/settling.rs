@@ -58,7 +58,7 @@ async fn an_acknowledgement_outlasts_a_restart() {
     }
     let server = Server::start().await;
     server.publish([1]).await;
-    let consumer = billing().with_lease(Duration::from_secs(60));
+    let consumer = billing().lease(Duration::from_secs(60));
     let mut source = server.source(&consumer).await;
     let (_, settle) = next(&mut source).await;
     tokio::task::block_in_place(|| server.running().kill().unwrap());
@@ -159,7 +159,7 @@ async fn what_waits_behind_slow_handlers_keeps_its_lease_and_comes_once() {
     server.publish(1..=4).await;
     // Its renewals have seconds to arrive.
     let lease = LEASE * 4;
-    let consumer = billing().with_lease(lease).with_prefetch(4);
+    let consumer = billing().lease(lease).prefetch(4);
     let mut source = server.source(&consumer).await;
     for wanted in 1..=4 {
         let (delivery, settle) = next(&mut source).await;

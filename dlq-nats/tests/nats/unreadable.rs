@@ -9,7 +9,7 @@ use dlq_core::{
     Cause, Delivery, Disposition, ErrorClass, Filter, Reason, Settle as _, Sink as _, Source as _,
     TransportError, TransportErrorKind,
 };
-use dlq_nats::{DlqStream, NatsConsumer, NatsLetters, NatsSink, NatsSource};
+use dlq_nats::{DlqStream, NatsLetters, NatsSink, NatsSource, NatsTransport};
 use dlq_testkit::fixtures::letter;
 use dlq_tower::consumer::{Consumer, Ended};
 use dlq_tower::handler::handler;
@@ -41,7 +41,7 @@ async fn error(source: &mut NatsSource, is: impl Fn(&TransportError) -> bool) ->
 /// ended by themselves.
 async fn supervised(
     server: &Server,
-    consumer: NatsConsumer,
+    consumer: NatsTransport,
     done: impl AsyncFn(u32) -> bool,
 ) -> u32 {
     let handled = Arc::new(AtomicU32::new(0));
@@ -131,7 +131,7 @@ async fn g4_a_process_that_lives_finds_the_message_before_it_is_handed_to_it() {
         return;
     }
     let server = Server::start().await;
-    let slow = billing().with_lease(Duration::from_secs(20));
+    let slow = billing().lease(Duration::from_secs(20));
     server.source(&slow).await.close().await;
     let mut other = Raw::connect(&server);
     other.ask(STREAM, "billing");

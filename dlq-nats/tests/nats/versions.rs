@@ -60,7 +60,7 @@ async fn retries_wait_without_schedules_where_the_server_has_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_ignores_filters_is_refused_at_the_start() {
     let Some(server) = server(BEFORE_FILTERS).await else { return };
-    let error = billing().with_filter("payments.>").source(&server.client).await.unwrap_err();
+    let error = billing().subject("payments.>").source(&server.client).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig, "{error}");
     let text = error.to_string();
     for part in ["`filter_subjects`", BEFORE_FILTERS, "2.10 or later"] {

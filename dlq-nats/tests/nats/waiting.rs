@@ -33,7 +33,7 @@ async fn what_waits_for_room_for_longer_than_its_lease_is_delivered_once() {
             Ok::<_, std::io::Error>(())
         }
     });
-    let source = billing().with_lease(LEASE).with_prefetch(8).source(&server.client).await.unwrap();
+    let source = billing().lease(LEASE).prefetch(8).source(&server.client).await.unwrap();
     let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
     let consumer = Consumer::builder(source)
         .handler(slow.build().unwrap())

@@ -3,7 +3,7 @@
 //! ```no_run
 //! # async fn open() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! # let client = dlq_redis::RedisClient::open("redis://localhost:6379").await?;
-//! let opened = dlq_redis::RedisTransport::new("payments").group("billing").open(&client).await?;
+//! let opened = dlq_redis::RedisTransport::new("payments").name("billing").open(&client).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -56,4 +56,4 @@ pub(crate) use place::unique_name;
 pub use reclaim::DLQ_REDIS_TRIMMED_TOTAL;
 pub use settle::RedisSettle;
 pub use source::RedisSource;
-pub use transport::{OpenedRedis, RedisTransport, Start};
+pub use transport::{RedisTransport, Start};

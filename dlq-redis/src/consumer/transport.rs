@@ -2,7 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::protocol::Incoming;
-use dlq_core::{Addressee, BindingKey, SharedClock, StoreError, SystemClock, TransportError};
+use dlq_core::{
+    Addressee, BindingKey, BoxCrashMarks, BoxRetryLane, BoxSink, OpenError, Opened, SharedClock,
+    StoreError, SystemClock, Transport, TransportError,
+};
 
 use super::keys::Keys;
 use super::lane::RedisRetryQueue;
@@ -34,18 +37,19 @@ pub enum Start {
 /// use dlq_redis::{RedisClient, RedisTransport};
 ///
 /// let client = RedisClient::open("redis://localhost:6379").await?;
-/// let opened = RedisTransport::new("payments").group("billing").open(&client).await?;
-/// // `opened.source`, `opened.retry_queue`, `opened.dead_letters` and `opened.crash_marks` go to the consumer.
+/// let opened = RedisTransport::new("payments").name("billing").open(&client).await?;
+/// // `opened.source`, `opened.retry_queue`, `opened.dead_letters` and `opened.crash_marks` go to a stack composed by hand.
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Give the group the name of the handler, where there is one: letters that are sent to their handler look for it.
+/// A consumer (`Consumer::on` of `dlq-tower`) takes the description and the client, opens what it needs, and names the group
+/// after its handler.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisTransport {
     stream: String,
-    group: Option<Arc<str>>,
+    name: Option<Arc<str>>,
     start: Start,
     lease: Duration,
     prefetch: usize,
@@ -60,26 +64,12 @@ pub struct RedisTransport {
     clock: SharedClock,
 }
 
-/// Everything that a consumer of a stream needs.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct OpenedRedis {
-    /// The messages.
-    pub source: RedisSource,
-    /// The delayed retries.
-    pub retry_queue: RedisRetryQueue,
-    /// The stream of dead letters.
-    pub dead_letters: RedisSink,
-    /// The marks of suspects.
-    pub crash_marks: RedisCrashMarks,
-}
-
 impl RedisTransport {
     /// Describes the stream with this key.
     pub fn new(stream: impl Into<String>) -> Self {
         Self {
             stream: stream.into(),
-            group: None,
+            name: None,
             start: Start::Earliest,
             lease: Duration::from_secs(60),
             prefetch: 32,
@@ -95,9 +85,10 @@ impl RedisTransport {
         }
     }
 
-    /// Sets the name of the consumer group. Defaults to the key of the stream.
-    pub fn group(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.group = Some(name.into());
+    /// Sets the name of the consumer, which is that of its consumer group. Defaults to the name of the handler. Letters that
+    /// are sent back to their handler look for the group by it.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
         self
     }
 
@@ -191,8 +182,17 @@ impl RedisTransport {
         super::wire::entry(message, &self.fields, &subject)
     }
 
-    fn group_name(&self) -> Arc<str> {
-        self.group.clone().unwrap_or_else(|| Arc::from(self.stream.as_str()))
+    fn group(&self) -> Result<Arc<str>, RedisError> {
+        self.name.clone().ok_or_else(|| {
+            RedisError::config(format!(
+                "the consumer of `{}` has no name; give it that of its handler: `.name(…)`",
+                self.stream
+            ))
+        })
+    }
+
+    fn named(&self, name: &str) -> Self {
+        self.clone().name(name)
     }
 
     fn keys(&self) -> Result<Keys, RedisError> {
@@ -204,22 +204,16 @@ impl RedisTransport {
     /// # Errors
     ///
     /// As [`source`](Self::source).
-    pub async fn open(&self, client: &RedisClient) -> Result<OpenedRedis, TransportError> {
-        let source = self.source(client).await?;
-        let of_keys = |error: RedisError| error.for_transport(OPENING);
-        Ok(OpenedRedis {
-            source,
-            retry_queue: self.queue(client).map_err(of_keys)?,
-            dead_letters: self.sink(client).map_err(of_keys)?,
-            crash_marks: RedisCrashMarks::new(client.clone(), self.keys().map_err(of_keys)?),
-        })
+    pub async fn open(&self, client: &RedisClient) -> Result<Opened<RedisSource>, OpenError> {
+        Opened::open(self, client).await
     }
 
     /// Opens the source, and creates stream and group where they are missing.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when a key holds a value of another type, or the user may not run a command that is needed;
+    /// `InvalidConfig` when it has no name, a key holds a value of another type, or the user may not run a command that is
+    /// needed;
     /// `Unavailable` when the server does not respond.
     pub async fn source(&self, client: &RedisClient) -> Result<RedisSource, TransportError> {
         let prepared = self.prepare(client).await;
@@ -266,7 +260,7 @@ impl RedisTransport {
         Ok(RedisRetryQueue {
             client: client.clone(),
             keys: self.keys()?,
-            group: self.group_name(),
+            group: self.group()?,
             clock: self.clock.clone(),
         })
     }
@@ -293,7 +287,7 @@ impl RedisTransport {
     async fn prepare(&self, client: &RedisClient) -> Result<Place, RedisError> {
         let keys = self.keys()?;
         let dead = self.dead_key(&keys)?;
-        let group = self.group_name();
+        let group = self.group()?;
         self.check_rights(client, &keys, &dead, &group).await?;
         for (key, wanted) in [
             (&*keys.stream, "stream"),
@@ -351,5 +345,45 @@ impl RedisTransport {
                 self.stream
             ),
         ))
+    }
+}
+
+impl Transport<RedisClient> for RedisTransport {
+    type Source = RedisSource;
+
+    fn consumer_name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn summary(&self) -> String {
+        format!("Redis stream {}", self.stream)
+    }
+
+    async fn source(
+        &self,
+        client: &RedisClient,
+        name: &str,
+    ) -> Result<RedisSource, TransportError> {
+        self.named(name).source(client).await
+    }
+
+    async fn retry_queue(
+        &self,
+        client: &RedisClient,
+        name: &str,
+    ) -> Result<Option<BoxRetryLane>, StoreError> {
+        Ok(Some(BoxRetryLane::new(self.named(name).retry_queue(client).await?)))
+    }
+
+    async fn dead_letters(&self, client: &RedisClient, name: &str) -> Result<BoxSink, StoreError> {
+        Ok(BoxSink::new(self.named(name).dead_letters(client).await?))
+    }
+
+    async fn crash_marks(
+        &self,
+        client: &RedisClient,
+        _source: &mut RedisSource,
+    ) -> Result<Option<BoxCrashMarks>, StoreError> {
+        Ok(Some(BoxCrashMarks::new(RedisTransport::crash_marks(self, client).await?)))
     }
 }

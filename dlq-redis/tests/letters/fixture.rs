@@ -153,7 +153,7 @@ impl<W: Which> BrokerFixture for RedisLettersFixture<W> {
         let url = running.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
         let client = RedisClient::open(&url).await.unwrap();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let transport = RedisTransport::new(format!("orders{number}")).group(Self::CONSUMER);
+        let transport = RedisTransport::new(format!("orders{number}")).name(Self::CONSUMER);
         let sink = transport.dead_letters(&client).await.unwrap();
         let place = Self { running, client, sink, number, which: PhantomData };
         for target in [ReplayTarget::Origin, ReplayTarget::Elsewhere] {

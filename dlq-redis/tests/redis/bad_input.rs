@@ -1,6 +1,5 @@
 //! Wrong settings and servers: a clear error, at the start where it can be known.
 
-use dlq_core::TransportErrorKind;
 use dlq_redis::{RedisClient, RedisTransport};
 
 use crate::fixture::{Server, available, billing};
@@ -14,7 +13,7 @@ async fn a_key_of_another_type_is_named_at_the_start() {
     for key in ["orders", "{orders}:dlq", "{orders}:retry:billing:due", "{orders}:later:billing"] {
         server.run(&format!("SET {key} text")).await;
         let error = billing().open(&server.client).await.expect_err(key);
-        assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+        assert!(!error.is_transient(), "{error}");
         assert!(
             error.to_string().contains(&format!("key `{key}` holds a value of type string")),
             "{error}"
@@ -22,13 +21,14 @@ async fn a_key_of_another_type_is_named_at_the_start() {
         server.run(&format!("DEL {key}")).await;
     }
     for (transport, found) in [
-        (RedisTransport::new(""), "is empty"),
-        (RedisTransport::new("a}b"), "brace outside"),
+        (RedisTransport::new("").name("billing"), "is empty"),
+        (RedisTransport::new("a}b").name("billing"), "brace outside"),
+        (RedisTransport::new("orders"), "has no name"),
         (billing().dead_letter_stream("elsewhere"), "with the same hash tag"),
         (billing().dead_letter_stream("orders"), "has to be another key"),
     ] {
         let error = transport.open(&server.client).await.expect_err(found);
-        assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+        assert!(!error.is_transient(), "{error}");
         assert!(error.to_string().contains(found), "{error}");
     }
     billing().open(&server.client).await.expect("nothing is left of it");
@@ -45,7 +45,7 @@ async fn a_command_that_is_forbidden_is_named_at_the_start() {
         server.run(&format!("ACL SETUSER narrow reset on >pw ~* +@all -{command}")).await;
         let client = RedisClient::open(&format!("redis://narrow:pw@{address}")).await.unwrap();
         let error = billing().open(&client).await.expect_err(command);
-        assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
+        assert!(!error.is_transient(), "{error}");
         let text = error.to_string().to_lowercase();
         assert!(text.contains(&format!("`{command}")), "{error}");
         assert!(text.contains("acl setuser"), "{error}");
@@ -53,7 +53,7 @@ async fn a_command_that_is_forbidden_is_named_at_the_start() {
     server.run("ACL SETUSER narrow reset on >pw ~other* +@all").await;
     let client = RedisClient::open(&format!("redis://narrow:pw@{address}")).await.unwrap();
     let error = billing().open(&client).await.expect_err("other keys");
-    assert_eq!(error.kind(), TransportErrorKind::InvalidConfig, "{error}");
+    assert!(!error.is_transient(), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -101,7 +101,7 @@ pub(crate) async fn run(raw: &mut MultiplexedConnection, words: &str) -> Value {
 
 /// The transport that most tests are about.
 pub(crate) fn billing() -> RedisTransport {
-    RedisTransport::new(STREAM).group("billing").lease(LEASE).prefetch(4)
+    RedisTransport::new(STREAM).name("billing").lease(LEASE).prefetch(4)
 }
 
 /// The next delivery; errors that pass are waited out, as a consumer does.
@@ -166,7 +166,7 @@ impl RedisFixture {
     }
 
     fn transport(&self, group: &str) -> RedisTransport {
-        billing().group(group).lease(self.lease)
+        billing().name(group).lease(self.lease)
     }
 }
 
@@ -287,7 +287,7 @@ pub(crate) fn cluster_urls() -> Vec<String> {
 #[cfg(feature = "cluster")]
 impl OnCluster {
     fn transport(&self, group: &str) -> RedisTransport {
-        RedisTransport::new(&*self.stream).group(group).lease(self.lease).prefetch(4)
+        RedisTransport::new(&*self.stream).name(group).lease(self.lease).prefetch(4)
     }
 }
 

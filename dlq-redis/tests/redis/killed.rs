@@ -26,7 +26,7 @@ const POISON: &str = "DLQ_KILLED_POISON";
 const DEAD: &str = "{orders}:dlq";
 
 fn transport() -> RedisTransport {
-    RedisTransport::new(STREAM).group("billing").lease(Duration::from_secs(2)).prefetch(8)
+    RedisTransport::new(STREAM).name("billing").lease(Duration::from_secs(2)).prefetch(8)
 }
 
 #[derive(Debug)]
@@ -56,7 +56,6 @@ async fn child() {
     let journal = std::fs::OpenOptions::new().append(true).create(true).open(journal).unwrap();
     let journal = Arc::new(journal);
     let client = RedisClient::open(&url).await.unwrap();
-    let opened = transport().open(&client).await.unwrap();
     let poison: Option<u32> = std::env::var(POISON).ok().and_then(|text| text.parse().ok());
     let crashes = if poison.is_some() { 2 } else { 1000 };
     let handler = handler("billing", move |delivery: Delivery| {
@@ -83,13 +82,7 @@ async fn child() {
     )
     .build()
     .unwrap();
-    let consumer = Consumer::builder(opened.source)
-        .handler(handler)
-        .retry_lane(opened.retry_queue)
-        .sink(opened.dead_letters)
-        .crash_marks(opened.crash_marks)
-        .build()
-        .unwrap();
+    let consumer = Consumer::on(transport(), &client).handler(handler).open().await.unwrap();
     let report = consumer.run(std::future::pending()).await;
     panic!("the consumer has ended: {report:?}");
 }

@@ -76,7 +76,7 @@ async fn a_group_that_is_gone_is_told_and_recreated_where_allowed() {
         assert_eq!(number(&handle(&mut source).await), 2);
 
         let mut source =
-            billing().group("other").recreate_group(true).source(&server.client).await.unwrap();
+            billing().name("other").recreate_group(true).source(&server.client).await.unwrap();
         let mut seen = number(&handle(&mut source).await);
         server.run("XGROUP DESTROY orders other").await;
         server.publish([3]).await;

@@ -49,6 +49,10 @@ pub(super) struct Settings {
     pub(super) marks: Option<BoxCrashMarks>,
     /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
+    /// The transport in the words of its description, if it was opened from one.
+    pub(super) transport: Option<String>,
+    /// The place of the dead letters, for the log.
+    pub(super) dead_letters: &'static str,
     pub(super) schedule: Option<Schedule>,
     pub(super) outboxes: Option<Outboxes>,
     pub(super) clock: SharedClock,
@@ -56,11 +60,11 @@ pub(super) struct Settings {
     pub(super) upkeep: Vec<Upkeep>,
 }
 
-/// Builds a [`Consumer`].
+/// Builds a [`Consumer`]: at once for a source ([`build`](Self::build)), or opening what a transport describes
+/// ([`open`](Self::open)).
 #[must_use = "a builder does nothing until it is built"]
-pub struct ConsumerBuilder {
-    feed: Box<dyn Feed>,
-    source: Capabilities,
+pub struct ConsumerBuilder<From = Given> {
+    pub(super) from: From,
     work: Work,
     store: Option<BoxStore>,
     sink: Option<BoxSink>,
@@ -71,15 +75,26 @@ pub struct ConsumerBuilder {
     claim_lease: Duration,
     poll: Duration,
     owner: String,
-    settings: Settings,
+    pub(super) settings: Settings,
 }
 
-impl ConsumerBuilder {
+/// State of a builder that has its source.
+#[derive(Debug)]
+pub struct Given {
+    feed: Box<dyn Feed>,
+    source: Capabilities,
+}
+
+impl Given {
     pub(super) fn new(source: impl Source) -> Self {
-        let capabilities = source.capabilities();
+        Self { source: source.capabilities(), feed: Box::new(Main::new(source)) }
+    }
+}
+
+impl<From> ConsumerBuilder<From> {
+    pub(super) fn new(from: From) -> Self {
         Self {
-            source: capabilities,
-            feed: Box::new(Main::new(source)),
+            from,
             work: Work::None,
             store: None,
             sink: None,
@@ -96,7 +111,9 @@ impl ConsumerBuilder {
                 outage: Some(OutagePolicy::new()),
                 suspect_after: 3,
                 marks: None,
-                counts_stops: capabilities.counts_stops,
+                counts_stops: false,
+                transport: None,
+                dead_letters: "",
                 schedule: None,
                 outboxes: None,
                 clock: SystemClock::shared(),
@@ -272,6 +289,85 @@ impl ConsumerBuilder {
         self
     }
 
+    pub(super) fn check_settings(&self) -> Result<(), InvalidConfig> {
+        let settings = &self.settings;
+        if settings.max_in_hand == 0 {
+            return Err(InvalidConfig::consumer("max_in_hand is 0; it must be at least 1"));
+        }
+        if settings.suspect_after < 2 {
+            let found = settings.suspect_after;
+            return Err(InvalidConfig::consumer(format!(
+                "suspect_after is {found}, which suspects every first delivery; it must be at least 2"
+            )));
+        }
+        if let Some(outage) = &settings.outage {
+            outage.check()?;
+        }
+        if settings.schedule.as_ref().is_some_and(|schedule| schedule.enabled)
+            && self.store.is_none()
+        {
+            return Err(InvalidConfig::consumer(
+                "the schedule is enabled, and there is no store whose letters it could send back; add `dead_letters(store)`",
+            ));
+        }
+        if self.settings.outboxes.is_some() && self.store.is_none() {
+            return Err(InvalidConfig::consumer(
+                "`outboxes` send the letters of a store, and there is none; add `dead_letters(store)`",
+            ));
+        }
+        if self.audit && self.store.is_none() {
+            return Err(InvalidConfig::consumer(
+                "a processing audit was asked for, and there is no store to keep it; add `dead_letters(store)`",
+            ));
+        }
+        if self.audit && matches!(self.work, Work::Stack(_)) {
+            return Err(InvalidConfig::consumer(
+                "`stack` is complete as it is; put an `AuditLayer` into it instead of asking for `processing_audit`",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn lacks_dead_letters(&self) -> bool {
+        matches!(self.work, Work::Handler { .. }) && self.sink.is_none() && self.store.is_none()
+    }
+
+    pub(super) fn lacks_retry_queue(&self) -> bool {
+        matches!(self.work, Work::Handler { .. }) && self.retry_lane.is_none()
+    }
+
+    /// True unless crash marks were given, by themselves or with a store.
+    pub(super) fn lacks_crash_marks(&self) -> bool {
+        self.settings.marks.is_none()
+    }
+
+    pub(super) fn with_source(self, given: Given) -> ConsumerBuilder {
+        ConsumerBuilder {
+            from: given,
+            work: self.work,
+            store: self.store,
+            sink: self.sink,
+            retry_lane: self.retry_lane,
+            routing: self.routing,
+            audit: self.audit,
+            recorder: self.recorder,
+            claim_lease: self.claim_lease,
+            poll: self.poll,
+            owner: self.owner,
+            settings: self.settings,
+        }
+    }
+
+    pub(super) fn naming(&self) -> Result<&dyn Naming, InvalidConfig> {
+        match &self.work {
+            Work::None => Err(missing_handler()),
+            Work::Stack(program) => Ok(&*program.naming),
+            Work::Handler { naming, .. } => Ok(&**naming),
+        }
+    }
+}
+
+impl ConsumerBuilder {
     /// Builds the consumer.
     ///
     /// # Errors
@@ -282,7 +378,15 @@ impl ConsumerBuilder {
     pub fn build(self) -> Result<Consumer, InvalidConfig> {
         self.check()?;
         self.warn();
-        let Self { mut feed, work, store, sink, retry_lane, routing, settings, .. } = self;
+        let Self { from, work, store, sink, retry_lane, routing, mut settings, .. } = self;
+        let Given { mut feed, source } = from;
+        settings.counts_stops = source.counts_stops;
+        settings.dead_letters = match (&work, &store) {
+            (Work::Stack(_), _) => "as its stack says",
+            (_, Some(_)) => "store",
+            (_, None) if settings.dead_letters.is_empty() => "sink",
+            (_, None) => settings.dead_letters,
+        };
         let clock = settings.clock.clone();
         let lane_of = |naming: &dyn Naming| {
             let names = naming.names();
@@ -335,7 +439,7 @@ impl ConsumerBuilder {
 
     /// Tells of what can be done without, until it is needed.
     fn warn(&self) {
-        if self.source.counts_deliveries && self.settings.marks.is_none() {
+        if self.from.source.counts_deliveries && self.settings.marks.is_none() {
             tracing::warn!(
                 "nothing keeps crash marks: a message that kills its process comes again and kills the next one, without \
                  end; add `crash_marks(…)`, or a store (`dead_letters`)"
@@ -344,41 +448,7 @@ impl ConsumerBuilder {
     }
 
     fn check(&self) -> Result<(), InvalidConfig> {
-        let settings = &self.settings;
-        if settings.max_in_hand == 0 {
-            return Err(InvalidConfig::consumer("max_in_hand is 0; it must be at least 1"));
-        }
-        if settings.suspect_after < 2 {
-            let found = settings.suspect_after;
-            return Err(InvalidConfig::consumer(format!(
-                "suspect_after is {found}, which suspects every first delivery; it must be at least 2"
-            )));
-        }
-        if let Some(outage) = &settings.outage {
-            outage.check()?;
-        }
-        if settings.schedule.as_ref().is_some_and(|schedule| schedule.enabled)
-            && self.store.is_none()
-        {
-            return Err(InvalidConfig::consumer(
-                "the schedule is enabled, and there is no store whose letters it could send back; add `dead_letters(store)`",
-            ));
-        }
-        if self.settings.outboxes.is_some() && self.store.is_none() {
-            return Err(InvalidConfig::consumer(
-                "`outboxes` send the letters of a store, and there is none; add `dead_letters(store)`",
-            ));
-        }
-        if self.audit && self.store.is_none() {
-            return Err(InvalidConfig::consumer(
-                "a processing audit was asked for, and there is no store to keep it; add `dead_letters(store)`",
-            ));
-        }
-        if self.audit && matches!(self.work, Work::Stack(_)) {
-            return Err(InvalidConfig::consumer(
-                "`stack` is complete as it is; put an `AuditLayer` into it instead of asking for `processing_audit`",
-            ));
-        }
+        self.check_settings()?;
         let naming = match &self.work {
             Work::None => return Err(missing_handler()),
             Work::Stack(program) => {
@@ -410,7 +480,7 @@ impl ConsumerBuilder {
                 "a handler's name is empty; its letters could not be told from those of others",
             ));
         }
-        if naming.is_ordered() && self.source.ordering == Ordering::None {
+        if naming.is_ordered() && self.from.source.ordering == Ordering::None {
             return Err(InvalidConfig::consumer(format!(
                 "`{first}` is ordered (order_by), and the source promises no order (ordering = none); take a source that keeps it, or drop order_by"
             )));
@@ -440,10 +510,10 @@ fn missing_sink() -> InvalidConfig {
     )
 }
 
-impl fmt::Debug for ConsumerBuilder {
+impl<From: fmt::Debug> fmt::Debug for ConsumerBuilder<From> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsumerBuilder")
-            .field("feed", &self.feed)
+            .field("from", &self.from)
             .field("store", &self.store)
             .field("sink", &self.sink)
             .field("settings", &self.settings)

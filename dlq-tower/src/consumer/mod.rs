@@ -188,6 +188,7 @@ mod health;
 mod keys;
 mod lease;
 mod message;
+mod open;
 mod outage;
 mod probation;
 mod refused;
@@ -203,8 +204,9 @@ mod upkeep;
 mod window;
 
 pub use crate::InvalidConfig;
-pub use builder::ConsumerBuilder;
+pub use builder::{ConsumerBuilder, Given};
 pub use health::{ConsumerHealth, HealthHandle, LostPart, Part, RunState};
+pub use open::{Described, OpenError};
 pub use outage::OutagePolicy;
 pub use refused::RefusedLetters;
 pub use report::{Ended, Report};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlq_core::outbox::Dispatcher;
 use dlq_core::store::BoxStore;
-use dlq_core::{Source, StoreError};
+use dlq_core::{Source, StoreError, Transport};
 use futures_util::{FutureExt as _, poll};
 use metrics::{Gauge, counter, gauge};
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::at_once::{Begun, Kept, Pace};
-use super::builder::{ConsumerBuilder, Settings};
+use super::builder::{ConsumerBuilder, Given, Settings};
 use super::evidence::evidence;
 use super::feed::{AT_ONCE, Batch, End, Feed, Fetch, Fetching, Lane, Received};
 use super::gate::Gate;
@@ -26,6 +26,7 @@ use super::going::go_on;
 use super::health::{HealthHandle, Part, Reporter, RunState, report};
 use super::keys::Keys;
 use super::message::{Counted, InHand, Place, Shared, handle};
+use super::open::Described;
 use super::probation::Probation;
 use super::report::{Ended, Fate, Report};
 use super::room::Room;
@@ -66,7 +67,36 @@ pub struct Consumer {
 impl Consumer {
     /// A consumer of what `source` yields.
     pub fn builder(source: impl Source) -> ConsumerBuilder {
-        ConsumerBuilder::new(source)
+        ConsumerBuilder::new(Given::new(source))
+    }
+
+    /// A consumer of the stream that `transport` describes, at the broker of `client`.
+    ///
+    /// [`open`](ConsumerBuilder::open) opens the source, the retry queue, the stream of dead letters and the crash marks. What
+    /// the builder is given itself, as a store by [`dead_letters`](ConsumerBuilder::dead_letters), is taken in their place,
+    /// and then the transport's is not created.
+    ///
+    /// ```
+    /// use dlq_tower::consumer::Consumer;
+    /// use dlq_tower::core::memory::{MemoryBroker, MemoryTransport};
+    /// use dlq_tower::handler::handler;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlq_tower::consumer::OpenError> {
+    /// let broker = MemoryBroker::new();
+    /// let consumer = Consumer::on(MemoryTransport::new("orders"), &broker)
+    ///     .handler(handler("billing", || async {}).build()?)
+    ///     .open()
+    ///     .await?;
+    /// consumer.run(broker.with_stream("orders").idle("billing")).await;
+    /// # Ok(()) }
+    /// ```
+    pub fn on<C, T>(transport: T, client: &C) -> ConsumerBuilder<Described>
+    where
+        C: Clone + Send + Sync + 'static,
+        T: Transport<C>,
+    {
+        ConsumerBuilder::new(Described::new(transport, client.clone()))
     }
 
     pub(super) fn new(
@@ -108,6 +138,12 @@ impl Consumer {
     /// Dropping the future is like the death of the process: what is in hand stays unsettled and comes again. To end
     /// orderly, use `shutdown` or the handle.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Report {
+        tracing::info!(
+            handlers = self.program.naming.summary(),
+            transport = self.settings.transport.as_deref(),
+            dead_letters = self.settings.dead_letters,
+            "consumer started"
+        );
         let stop = self.stop.clone();
         let last = self.settings.shutdown_deadline.saturating_add(LAST);
         let mut shutdown = pin!(shutdown);

@@ -142,6 +142,7 @@ pub(super) trait Naming: Send + Sync {
     fn is_ordered(&self) -> bool;
     fn escalates(&self) -> Vec<Arc<str>>;
     fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)>;
+    fn summary(&self) -> String;
     fn upkeep(&self) -> Vec<Upkeep>;
     fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep>;
 }
@@ -199,6 +200,10 @@ impl<H: Handles> Naming for HandlerNames<H> {
         self.0.functions()
     }
 
+    fn summary(&self) -> String {
+        self.0.summary()
+    }
+
     fn upkeep(&self) -> Vec<Upkeep> {
         self.0.upkeep()
     }
@@ -234,6 +239,10 @@ impl Naming for OneName {
 
     fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
         Vec::new()
+    }
+
+    fn summary(&self) -> String {
+        self.0.to_string()
     }
 
     fn upkeep(&self) -> Vec<Upkeep> {

@@ -10,6 +10,12 @@ use crate::idempotency::Upkeep;
 use crate::stage::Verdict;
 
 /// What a consumer runs: one handler, or a router over several.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler that a consumer can run",
+    label = "not a built handler or router",
+    note = "build the handler first: `charge::handler().build()?`, or `handler(name, function).build()?` for a plain function",
+    note = "a router is built as well: `Router::new().route(…).build()?`"
+)]
 pub trait Handles:
     Service<Delivery, Response = Verdict, Error = Infallible, Future: Send>
     + Clone
@@ -39,6 +45,11 @@ pub trait Handles:
     /// apart. Defaults to none, which refuses nothing.
     fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
         Vec::new()
+    }
+
+    /// The handlers and their retry policies, as the log shows them when a consumer starts. Defaults to the names.
+    fn summary(&self) -> String {
+        self.names().join(", ")
     }
 
     /// What is to be done for the idempotency keys of its handlers, which a consumer does. Defaults to nothing.

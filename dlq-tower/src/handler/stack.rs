@@ -138,6 +138,11 @@ impl Handles for HandlerStack {
         vec![(self.shared.function, self.names())]
     }
 
+    fn summary(&self) -> String {
+        let Shared { name, policy, .. } = &*self.shared;
+        format!("{name}: {} attempts, {}", policy.max_attempts(), policy.backoff())
+    }
+
     fn upkeep(&self) -> Vec<Upkeep> {
         self.shared.upkeep.iter().cloned().collect()
     }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::service::Shared;
 use super::table::Table;
-use super::{Matcher, Router};
+use super::{DEFAULT_NAME, Matcher, Router};
 use crate::handler::{HandlerStack, Handles, IntoStack, InvalidConfig, check_name, same_variables};
 
 /// A router whose routes are being declared. See the [module docs](super).
@@ -17,7 +17,7 @@ pub struct RouterBuilder {
 
 impl RouterBuilder {
     pub(super) fn new() -> Self {
-        Self { name: Arc::from("router"), routes: Vec::new(), fallback: None }
+        Self { name: Arc::from(DEFAULT_NAME), routes: Vec::new(), fallback: None }
     }
 
     /// Sets the name under which messages that no handler takes are kept. Defaults to `router`: choose another where

@@ -54,6 +54,9 @@ mod pattern;
 mod service;
 mod table;
 
+/// Name of a router that was given none.
+pub(crate) const DEFAULT_NAME: &str = "router";
+
 pub use builder::RouterBuilder;
 pub use future::RouteFuture;
 pub use matcher::{Matcher, event};

@@ -173,6 +173,11 @@ impl Handles for Router {
         self.shared.handlers.iter().flat_map(Handles::functions).collect()
     }
 
+    fn summary(&self) -> String {
+        let handlers: Vec<_> = self.shared.handlers.iter().map(Handles::summary).collect();
+        format!("{} ({})", self.shared.name, handlers.join("; "))
+    }
+
     fn upkeep(&self) -> Vec<Upkeep> {
         self.shared.handlers.iter().flat_map(Handles::upkeep).collect()
     }

@@ -15,6 +15,7 @@ mod keys;
 mod lane;
 mod memory;
 mod observe;
+mod opening;
 mod order;
 mod outage;
 mod outbox;

@@ -17,7 +17,9 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_kafka::{Brokers, KafkaConsumer, KafkaLag, KafkaLetters, KafkaReplay, KafkaTarget, Ladder};
+use dlq_kafka::{
+    Brokers, KafkaLag, KafkaLetters, KafkaReplay, KafkaTarget, KafkaTransport, Ladder,
+};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::core::idempotency::memory::MemoryIdempotency;
 use dlq_tower::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
@@ -55,11 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     feed::create(&at).await?;
 
     let ladder = Ladder::of([Duration::from_secs(1), Duration::from_secs(3)]);
-    let payments = KafkaConsumer::new(&brokers, feed::TOPIC, CONSUMER)
-        .with_ladder(ladder.clone())
-        .with_missing_topics_created();
-    let sink = payments.sink().await?;
-    let lane = payments.retry_lane().await?;
+    let payments = KafkaTransport::new(feed::TOPIC).ladder(ladder.clone()).create_missing_topics();
     let letters = KafkaLetters::new(&brokers, "payments.dlq");
     let messages = if repaired { 0 } else { feed::publish(&at).await? };
     let mut sent = 0;
@@ -82,16 +80,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .idempotency(MemoryIdempotency::new())
         .idempotency_lease(Duration::from_secs(1))
         .build()?;
-    let source = payments.source().await?;
-    // By these a payment is found that kills the process.
-    let marks = source.crash_marks();
-    let consumer = Consumer::builder(source)
+    let consumer = Consumer::on(payments, &brokers)
         .handler(charge)
-        .retry_lane(lane)
-        .sink(sink)
-        .crash_marks(marks)
         .shutdown_deadline(Duration::from_secs(10))
-        .build()?;
+        .open()
+        .await?;
     // It runs until there is nothing left to do.
     let stages = ladder.stages(feed::TOPIC, CONSUMER)?.into_iter().map(|stage| stage.topic);
     let topics: Vec<_> = stages.chain([feed::TOPIC.to_owned()]).collect();

@@ -18,8 +18,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use dlq_nats::{
-    DlqStream, NatsConsumer, NatsCrashMarks, NatsLetters, NatsReplay, NatsSink, NatsTarget,
-    Reading, RetryStream, async_nats,
+    DlqStream, NatsLetters, NatsReplay, NatsTarget, NatsTransport, Reading, RetryStream, async_nats,
 };
 use dlq_tower::consumer::Consumer;
 use dlq_tower::core::idempotency::memory::MemoryIdempotency;
@@ -57,14 +56,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("NATS_URL").unwrap_or_else(|_| "nats://127.0.0.1:4222".to_owned());
     let client = async_nats::connect(url).await?;
 
-    let payments = NatsConsumer::new(feed::STREAM, CONSUMER)
-        .with_filter("payments.>")
-        .with_key_header(feed::KEY);
+    let payments = NatsTransport::new(feed::STREAM).subject("payments.>").key_header(feed::KEY);
     let letters = NatsLetters::new(&client, DlqStream::new());
-    let sink = NatsSink::open(&client, DlqStream::new()).await?;
-    let lane = payments.retry_lane(&client).await?;
-    // By these a payment is found that kills the process.
-    let marks = NatsCrashMarks::open(&client, "DLQ_MARKS", 1).await?;
     let messages = if repaired { 0 } else { feed::publish(&client).await? };
     let mut sent = 0;
     if repaired {
@@ -86,13 +79,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .idempotency(MemoryIdempotency::new())
         .idempotency_lease(Duration::from_secs(1))
         .build()?;
-    let consumer = Consumer::builder(payments.source(&client).await?)
+    let consumer = Consumer::on(payments, &client)
         .handler(charge)
-        .retry_lane(lane)
-        .sink(sink)
-        .crash_marks(marks)
         .shutdown_deadline(Duration::from_secs(10))
-        .build()?;
+        .open()
+        .await?;
     // It runs until there is nothing left to do.
     let report = consumer.run(idle::until_idle(&client)).await;
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use dlq_nats::{NatsConsumer, async_nats};
+use dlq_nats::{NatsTransport, async_nats};
 use dlq_sql::postgres::PostgresStore;
 use dlq_tower::core::memory::MemoryBroker;
 
@@ -24,9 +24,10 @@ pub(crate) async fn publish_and_consume(store: PostgresStore) -> Result<(), Box<
     if let Ok(url) = std::env::var("NATS_URL") {
         let client = async_nats::connect(url).await?;
         println!("{} messages on NATS JetStream", nats::publish(&client).await?);
-        let payments = NatsConsumer::new(nats::STREAM, CONSUMER)
-            .with_filter("payments.>")
-            .with_key_header(nats::KEY);
+        let payments = NatsTransport::new(nats::STREAM)
+            .name(CONSUMER)
+            .subject("payments.>")
+            .key_header(nats::KEY);
         return consume(payments.source(&client).await?, store).await;
     }
     let broker = MemoryBroker::new().with_stream("payments");
@@ -40,9 +41,8 @@ async fn from_kafka(at: String, store: PostgresStore) -> Result<(), Box<dyn Erro
     println!("{} messages on Kafka", kafka::publish(&at).await?);
     let brokers = dlq_kafka::Brokers::at(at);
     // Letters and retries are in the store.
-    let payments =
-        dlq_kafka::KafkaConsumer::new(&brokers, kafka::TOPIC, CONSUMER).without_retries();
-    consume(payments.source().await?, store).await
+    let payments = dlq_kafka::KafkaTransport::new(kafka::TOPIC).name(CONSUMER).without_retries();
+    consume(payments.source(&brokers).await?, store).await
 }
 
 #[cfg(not(feature = "kafka"))]

@@ -54,8 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     let client = RedisClient::open(&url).await?;
 
-    let payments = RedisTransport::new(feed::STREAM).group(CONSUMER);
-    let opened = payments.open(&client).await?;
+    let payments = RedisTransport::new(feed::STREAM);
     let store = RedisStore::connect(&client).await?;
     let keys = RedisIdempotency::open(&client, IdempotencyConfig::new()).await?;
     // The producer's connection, and that of whoever looks at how far the group is.
@@ -81,14 +80,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .idempotency(keys)
         .idempotency_lease(Duration::from_secs(1))
         .build()?;
-    let consumer = Consumer::builder(opened.source)
+    let consumer = Consumer::on(payments, &client)
         .handler(charge)
-        .retry_lane(opened.retry_queue)
         .dead_letters(store.clone())
-        // By these a payment is found that kills the process.
-        .crash_marks(opened.crash_marks)
         .shutdown_deadline(Duration::from_secs(10))
-        .build()?;
+        .open()
+        .await?;
     // It runs until there is nothing left to do.
     let report = consumer.run(idle::until_idle(raw, &store)).await;
 

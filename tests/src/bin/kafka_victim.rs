@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_tests::kafka::{Group, consumer};
+use dlq_tests::kafka::{Group, brokers, consumer};
 use dlq_tests::work::work;
 use dlq_tests::{JOURNAL, Journal, START};
 use dlq_tower::consumer::{Consumer, signal};
@@ -19,16 +19,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bootstrap = args.next().ok_or(USAGE)?;
     let journal = Journal::open(&folder.join(JOURNAL))?;
     journal.note(START, 0)?;
-    let messages = consumer(&bootstrap);
-    let source = messages.source().await?;
-    let marks = source.crash_marks();
-    let consumer = Consumer::builder(source)
+    let consumer = Consumer::on(consumer(), &brokers(&bootstrap))
         .handler(work::handler().with_state(journal).build()?)
-        .retry_lane(messages.retry_lane().await?)
-        .sink(messages.sink().await?)
-        .crash_marks(marks)
         .max_in_hand(64)
-        .build()?;
+        .open()
+        .await?;
     let group = Arc::new(Group::at(&bootstrap)?);
     let report = consumer
         .run(async {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dlq_nats::NatsTransport;
 use dlq_nats::async_nats::{self, jetstream};
-use dlq_nats::{DlqStream, NatsConsumer, NatsCrashMarks, NatsSink, RetryStream};
 use dlq_tests::work::{CONSUMER, work};
 use dlq_tests::{JOURNAL, Journal, START, STREAM};
 use dlq_tower::consumer::{Consumer, signal};
@@ -22,18 +22,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     journal.note(START, 0)?;
     let replicas = args.next().ok_or(USAGE)?.parse()?;
     let client = async_nats::connect(args.collect::<Vec<_>>()).await?;
-    let messages = NatsConsumer::new(STREAM, CONSUMER)
-        .with_lease(Duration::from_secs(2))
-        .with_prefetch(32)
-        .with_retries(RetryStream::new().with_replicas(replicas));
-    let handler = work::handler().with_state(journal).build()?;
-    let consumer = Consumer::builder(messages.source(&client).await?)
-        .handler(handler)
-        .retry_lane(messages.retry_lane(&client).await?)
-        .sink(NatsSink::open(&client, DlqStream::new().with_replicas(replicas)).await?)
-        .crash_marks(NatsCrashMarks::open(&client, "dlq-marks", replicas).await?)
+    let messages = NatsTransport::new(STREAM)
+        .name(CONSUMER)
+        .lease(Duration::from_secs(2))
+        .prefetch(32)
+        .replicas(replicas);
+    let consumer = Consumer::on(messages, &client)
+        .handler(work::handler().with_state(journal).build()?)
         .max_in_hand(64)
-        .build()?;
+        .open()
+        .await?;
     let context = jetstream::new(client);
     let report = consumer
         .run(async {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dlq_kafka::{Brokers, KafkaConsumer, Ladder};
+use dlq_kafka::{Brokers, KafkaTransport, Ladder};
 use dlq_tower::consumer::{Consumer, Ended, Report};
 use dlq_tower::core::policy::Backoff;
 use dlq_tower::core::protocol::split;
@@ -58,22 +58,19 @@ async fn start(
     runs: Runs,
 ) -> oneshot::Sender<()> {
     let brokers = Brokers::at(bootstrap).with("heartbeat.interval.ms", "100");
-    let messages = KafkaConsumer::new(&brokers, TOPIC, "tests.moving")
-        .with_ladder(Ladder::of([Duration::from_secs(wait)]))
-        .with_missing_topics_created();
-    let source = messages.source().await.unwrap();
-    let marks = source.crash_marks();
+    let messages = KafkaTransport::new(TOPIC)
+        .name("tests.moving")
+        .ladder(Ladder::of([Duration::from_secs(wait)]))
+        .create_missing_topics();
     let mut waits = HandlerOverrides::default();
     waits.backoff = Some(Backoff::constant(Duration::from_secs(wait)));
     let waits = HandlerConfig::new().with("tests.moving", waits);
-    let consumer = Consumer::builder(source)
+    let consumer = Consumer::on(messages, &brokers)
         .handler(fail::handler().with_state(runs).configure(&waits).build().unwrap())
-        .retry_lane(messages.retry_lane().await.unwrap())
-        .sink(messages.sink().await.unwrap())
-        .crash_marks(marks)
         // Every record fails, which would be one.
         .without_outage_protection()
-        .build()
+        .open()
+        .await
         .unwrap();
     let (stop, stopped) = oneshot::channel();
     tasks.spawn(consumer.run(async {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlq_core::{DeadLetter, LetterId};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{KafkaConsumer, KafkaTarget, Ladder};
+use dlq_kafka::{KafkaTarget, KafkaTransport, Ladder};
 use tokio::time::timeout;
 
 use crate::access::{DESCRIBE_CONFIGS, GROUP, allow_only, guarded};
@@ -26,9 +26,9 @@ async fn g9_a_retry_topic_that_its_consumer_does_not_read_is_told_beforehand() {
     let ladder = |seconds| Ladder::of([Duration::from_secs(seconds)]);
     let stage =
         |seconds, consumer| ladder(seconds).stages(&shop.topic, consumer).unwrap().remove(0).topic;
-    let consumer = KafkaConsumer::new(&shop.brokers(), &*shop.topic, "deaf-billing");
-    let consumer = consumer.with_ladder(ladder(60)).with_missing_topics_created();
-    let mut source = consumer.source().await.unwrap();
+    let consumer = KafkaTransport::new(&*shop.topic).name("deaf-billing");
+    let consumer = consumer.ladder(ladder(60)).create_missing_topics();
+    let mut source = consumer.source(&shop.brokers()).await.unwrap();
     // Stages that were made after it has looked which there are.
     for consumer in ["deaf-billing", "deaf-nobody"] {
         shop.create(&stage(30, consumer), 1, &[]).await;

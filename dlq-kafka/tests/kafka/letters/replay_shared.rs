@@ -8,7 +8,7 @@ use dlq_kafka::admin::{ConsumerPlan, Deployment, Severity};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{
-    KafkaConsumer, KafkaLetters, KafkaReplay, KafkaSource, KafkaTarget, Ladder, ReplayOutcome,
+    KafkaLetters, KafkaReplay, KafkaSource, KafkaTarget, KafkaTransport, Ladder, ReplayOutcome,
 };
 use tokio::time::timeout;
 
@@ -19,16 +19,17 @@ fn ladder() -> Ladder {
     Ladder::of([Duration::from_secs(30)]).with_names("{topic}.retry.{delay}")
 }
 
-fn consumer(shop: &Shop, name: &str, group: &str) -> KafkaConsumer {
-    KafkaConsumer::new(&shop.brokers(), &*shop.topic, name)
-        .with_group(group)
-        .with_ladder(ladder())
-        .with_missing_topics_created()
+fn consumer(shop: &Shop, name: &str, group: &str) -> KafkaTransport {
+    KafkaTransport::new(&*shop.topic)
+        .name(name)
+        .group(group)
+        .ladder(ladder())
+        .create_missing_topics()
 }
 
 /// A source of this group, which has read a message.
 async fn source(shop: &Shop, name: &str, group: &str) -> KafkaSource {
-    let mut source = consumer(shop, name, group).source().await.unwrap();
+    let mut source = consumer(shop, name, group).source(&shop.brokers()).await.unwrap();
     assert_eq!(number(&next(&mut source).await), 7);
     source
 }
@@ -94,7 +95,8 @@ async fn g1_a_letter_goes_to_the_group_that_wrote_it_whatever_its_handler_is_cal
     // Its handler was called `billing.charge` once.
     let mut pay = source(&shop, "billing", "shared-renamed-pay").await;
     let mut ship = source(&shop, "shipping", "shared-renamed-ship").await;
-    let sink = consumer(&shop, "billing", "shared-renamed-pay").sink().await.unwrap();
+    let sink =
+        consumer(&shop, "billing", "shared-renamed-pay").sink(&shop.brokers()).await.unwrap();
     sink.put(vec![of(&shop, "billing.charge")]).await.unwrap();
     let letters = KafkaLetters::new(&shop.brokers(), format!("{}.dlq", shop.topic));
     assert_eq!(run(to_handler(&letters, 1)).await.sent, 1);
@@ -109,9 +111,9 @@ async fn a_letter_goes_by_the_retry_topics_of_its_group_where_that_is_called_oth
     let Some(shop) = Shop::open("own-group").await else { return };
     publish(&shop, "7").await;
     let ladder = Ladder::of([Duration::from_secs(30)]);
-    let consumer = consumer(&shop, "billing", "own-group-pay").with_ladder(ladder.clone());
-    let mut pay = consumer.source().await.unwrap();
-    let sink = consumer.sink().await.unwrap();
+    let consumer = consumer(&shop, "billing", "own-group-pay").ladder(ladder.clone());
+    let mut pay = consumer.source(&shop.brokers()).await.unwrap();
+    let sink = consumer.sink(&shop.brokers()).await.unwrap();
     sink.put(vec![of(&shop, "billing")]).await.unwrap();
     let letters = KafkaLetters::new(&shop.brokers(), format!("{}.dlq", shop.topic));
     assert_eq!(run(replay(&letters, KafkaTarget::Handler(ladder), 1)).await.sent, 1);

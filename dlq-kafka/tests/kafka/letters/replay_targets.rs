@@ -7,7 +7,7 @@ use std::time::Duration;
 use dlq_core::{LetterId, Timestamp};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{KafkaConsumer, KafkaTarget, Ladder, ReplayOutcome, Skipped};
+use dlq_kafka::{KafkaTarget, KafkaTransport, Ladder, ReplayOutcome, Skipped};
 
 use crate::fixture::{handle, number};
 use crate::fixture_replay::{PARTITIONS, PATIENCE, Read, Shop, replay, run, to_origin};
@@ -159,10 +159,11 @@ async fn a_handler_runs_again_when_that_is_asked_for_and_not_for_a_copy() {
     let ladder = Ladder::of([Duration::from_secs(30)]);
     let stage = &ladder.stages(&shop.topic, "shipping").unwrap()[0].topic;
     // One assignment of it, from the first to the last.
-    let consumer = KafkaConsumer::new(&shop.brokers(), &*shop.topic, "shipping")
-        .with_ladder(ladder.clone())
-        .with_missing_topics_created();
-    let mut source = consumer.source().await.unwrap();
+    let consumer = KafkaTransport::new(&*shop.topic)
+        .name("shipping")
+        .ladder(ladder.clone())
+        .create_missing_topics();
+    let mut source = consumer.source(&shop.brokers()).await.unwrap();
     let letters = shop.bury(&dead).await;
     let again = async |n: u32| {
         let replay = replay(&letters, KafkaTarget::Handler(ladder.clone()), n.into()).again();

@@ -143,7 +143,7 @@ impl NatsReplay {
         }
     }
 
-    /// Sets the [consumer](crate::NatsConsumer) whose handlers get the letters, with [`NatsTarget::Handler`]. Defaults to
+    /// Sets the [consumer](crate::NatsTransport) whose handlers get the letters, with [`NatsTarget::Handler`]. Defaults to
     /// the one that the sink of each letter [was told](crate::NatsSink::consumer), and for a letter that does not say it to
     /// the one called like its handler.
     pub fn consumer(mut self, name: impl Into<Arc<str>>) -> Self {

@@ -13,7 +13,8 @@ use dlq_core::{
     Source as _, Timestamp,
 };
 use dlq_nats::{
-    DlqStream, NatsConsumer, NatsLetters, NatsOutbox, NatsReplay, NatsSink, NatsTarget, RetryStream,
+    DlqStream, NatsLetters, NatsOutbox, NatsReplay, NatsSink, NatsTarget, NatsTransport,
+    RetryStream,
 };
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::{HandlerStack, handler};
@@ -26,7 +27,7 @@ use crate::fixture::{PATIENCE, Server, available, consumer, now, number, publish
 /// Numbers of the messages that each handler has handled.
 type Handled = Arc<Mutex<BTreeSet<(&'static str, u32)>>>;
 
-fn shop() -> NatsConsumer {
+fn shop() -> NatsTransport {
     consumer("shop")
 }
 
@@ -63,7 +64,6 @@ async fn g6_a_letter_goes_to_its_handler_among_those_of_one_consumer() {
         return;
     }
     let server = Server::start().await;
-    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap().consumer("shop");
     let (is_down, handled) = (Arc::new(AtomicBool::new(true)), Handled::default());
     let router = Router::new()
         .name("shop")
@@ -71,10 +71,12 @@ async fn g6_a_letter_goes_to_its_handler_among_those_of_one_consumer() {
         .route("orders.paid", stack("paid", &is_down, &handled))
         .build()
         .unwrap();
-    let source = shop().source(&server.client).await.unwrap();
-    let lane = shop().retry_lane(&server.client).await.unwrap();
-    let running = Consumer::builder(source).handler(router).sink(sink.clone()).retry_lane(lane);
-    let running = running.build().unwrap();
+    // The sink is told the name of the consumer.
+    let opened = shop().open(&server.client).await.unwrap();
+    let lane = opened.retry_queue.unwrap();
+    let running = Consumer::builder(opened.source).handler(router).retry_lane(lane);
+    let running = running.sink(opened.dead_letters).build().unwrap();
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap().consumer("shop");
     let stop = running.handle();
     let letters = NatsLetters::new(&server.client, DlqStream::new());
     let scene = async {

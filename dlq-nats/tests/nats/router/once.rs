@@ -5,7 +5,7 @@ use dlq_core::{
     Clock as _, Disposition, Message, Origin, Position, Settle as _, Sink as _, SystemClock,
     Timestamp,
 };
-use dlq_nats::{DlqStream, NatsConsumer, NatsSink};
+use dlq_nats::{DlqStream, NatsSink, NatsTransport};
 use dlq_testkit::fixtures::letter_of;
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
@@ -96,7 +96,7 @@ async fn g2_a_consumer_of_ours_is_called_as_it_calls_itself() {
     }
     let server = Server::start().await;
     let router = Routing::start(&server).await;
-    let consumer = NatsConsumer::new(STREAM, "shop.billing").without_retries();
+    let consumer = NatsTransport::new(STREAM).name("shop.billing").without_retries();
     let mut source = server.source(&consumer).await;
     server.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use super::{KafkaConsumer, POLLING};
+use super::{Member, POLLING};
 use crate::error::SetupError;
 use crate::ladder::{Ladder, Stage};
 use crate::rebalance::Hooks;
@@ -16,7 +16,7 @@ use crate::topics::{Cluster, Look, blocking};
 /// How seldom the client has to be polled unless it is told.
 const SELDOM: Duration = Duration::from_secs(5 * 60);
 
-impl KafkaConsumer {
+impl Member {
     /// What was a stage once and is there still: processes that had another ladder, and may have it yet, have acknowledged
     /// what waits in it.
     pub(super) async fn former(
@@ -24,8 +24,8 @@ impl KafkaConsumer {
         stages: &[(String, Vec<Stage>)],
     ) -> Result<Vec<Stage>, SetupError> {
         let (brokers, group, topics) =
-            (self.brokers.clone(), self.group.clone(), self.topics.clone());
-        let ladder = self.ladder.clone().unwrap_or_else(|| Ladder::of([]));
+            (self.brokers.clone(), self.group.clone(), self.of.topics.clone());
+        let ladder = self.of.ladder.clone().unwrap_or_else(|| Ladder::of([]));
         let stages = stages.iter().flat_map(|(_, stages)| stages);
         let read: HashSet<_> = stages.map(|stage| stage.topic.clone()).collect();
         let former = blocking(move || {
@@ -53,7 +53,7 @@ impl KafkaConsumer {
     }
 
     pub(super) fn client(&self) -> Result<ClientConfig, SetupError> {
-        let seldom = self.drain.saturating_add(POLLING).max(SELDOM).as_millis().to_string();
+        let seldom = self.of.drain.saturating_add(POLLING).max(SELDOM).as_millis().to_string();
         let defaults = [
             // After so long without a poll the group gives what we have to others, also while it ends.
             ("max.poll.interval.ms", &*seldom),
@@ -78,12 +78,12 @@ impl KafkaConsumer {
         ];
         let config = self.brokers.client(&defaults, &fixed)?;
         let seldom = config.get("max.poll.interval.ms").and_then(|millis| millis.parse().ok());
-        let seldom = seldom.map(Duration::from_millis).filter(|seldom| *seldom < self.drain);
+        let seldom = seldom.map(Duration::from_millis).filter(|seldom| *seldom < self.of.drain);
         let Some(seldom) = seldom else { return Ok(config) };
         Err(SetupError::Config(format!(
             "`max.poll.interval.ms` is {seldom:?}, after which the group gives partitions away, and what is in hand of them \
              may take {:?} to end; set it to more, or have the drain take less",
-            self.drain
+            self.of.drain
         )))
     }
 
@@ -97,7 +97,7 @@ impl KafkaConsumer {
         let stages = consumer.context().stages.clone();
         let stages = stages.iter().map(|(topic, _)| &**topic);
         // Each once: topics may share their stages.
-        let topics: BTreeSet<_> = self.topics.iter().map(String::as_str).chain(stages).collect();
+        let topics: BTreeSet<_> = self.of.topics.iter().map(String::as_str).chain(stages).collect();
         let joined = consumer.subscribe(&topics.into_iter().collect::<Vec<_>>());
         joined.map_err(|error| SetupError::answered("subscribe to the topics", error))?;
         Ok(Arc::new(consumer))

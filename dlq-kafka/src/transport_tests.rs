@@ -4,8 +4,8 @@ use super::*;
 fn the_group_waits_for_as_long_as_what_is_in_hand_may_take_to_end() {
     const KEY: &str = "max.poll.interval.ms";
     let consumer = |brokers: Brokers, seconds| {
-        let consumer = KafkaConsumer::new(&brokers, "orders", "billing");
-        consumer.with_drain(Duration::from_secs(seconds)).client()
+        let orders = KafkaTransport::new("orders").name("billing");
+        orders.drain(Duration::from_secs(seconds)).at(&brokers).unwrap().client()
     };
     let at = || Brokers::at("nowhere");
     for (drain, wanted) in [(5, "300000"), (600, "660000"), (u64::MAX, "86400000")] {

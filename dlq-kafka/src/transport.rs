@@ -5,7 +5,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlq_core::protocol::Incoming;
-use dlq_core::{Addressee, SharedClock, StoreError, SystemClock, TransportError};
+use dlq_core::{
+    Addressee, BoxCrashMarks, BoxRetryLane, BoxSink, OpenError, Opened, SharedClock, StoreError,
+    SystemClock, Transport, TransportError,
+};
 
 use crate::blocked::{Reason, Watch};
 use crate::brokers::Brokers;
@@ -29,7 +32,7 @@ const POLLING: Duration = Duration::from_secs(60);
 /// For how long a revoked partition may be kept at most: the client wants to be polled once a day.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60).saturating_sub(POLLING);
 
-/// Where a group that has committed nothing begins to read.
+/// Record of a partition at which a group begins that has committed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
@@ -39,24 +42,33 @@ pub enum Start {
     Latest,
 }
 
-/// Describes a consumer of topics: from it come the [source](KafkaConsumer::source), the
-/// [retry lane](KafkaConsumer::retry_lane) and the [sink](KafkaConsumer::sink) of a process.
+/// Description of topics and of a consumer of them, from which everything is opened that a consumer needs.
 ///
-/// Processes that describe the same consumer are one consumer group, and share the partitions of its topics and of its
-/// retry topics. The name is that of the group, unless [another](Self::with_group) is given. Letters and retry records are
-/// known by the names of the handlers, which a [consumer](dlq_core::Source::yields_to) tells the source. Letters name the group
-/// too: those that are sent to their [handler](crate::KafkaTarget::Handler) go to the group that wrote them.
+/// ```no_run
+/// # async fn open() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use dlq_kafka::{Brokers, KafkaTransport};
+///
+/// let brokers = Brokers::at("localhost:9092");
+/// let opened = KafkaTransport::new("payments").name("billing").open(&brokers).await?;
+/// // `opened.source`, `opened.retry_queue`, `opened.dead_letters` and `opened.crash_marks` go to a stack composed by hand.
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A consumer (`Consumer::on` of `dlq-tower`) takes the description and the brokers, opens what it needs, and names itself and
+/// its group after its handler. Processes that describe the same consumer are one consumer group, and share the partitions of
+/// its topics and of its retry topics. Letters name the group too: those that are sent to their
+/// [handler](crate::KafkaTarget::Handler) go to the group that wrote them.
 ///
 /// The topics have to be there. Retry and dead-letter topics are created when
-/// [that is asked for](Self::with_missing_topics_created); those that exist with settings that will not do are reported,
-/// never changed.
+/// [that is asked for](Self::create_missing_topics); those that exist with settings that will not do are reported, never
+/// changed.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct KafkaConsumer {
-    brokers: Brokers,
+pub struct KafkaTransport {
     topics: Vec<String>,
-    name: Arc<str>,
-    group: String,
+    name: Option<Arc<str>>,
+    group: Option<String>,
     ladder: Option<Ladder>,
     retries: RetryTopics,
     dead: DlqTopic,
@@ -70,15 +82,13 @@ pub struct KafkaConsumer {
     clock: SharedClock,
 }
 
-impl KafkaConsumer {
-    /// The consumer called `name` of this topic.
-    pub fn new(brokers: &Brokers, topic: impl Into<String>, name: impl Into<Arc<str>>) -> Self {
-        let name = name.into();
+impl KafkaTransport {
+    /// Describes this topic.
+    pub fn new(topic: impl Into<String>) -> Self {
         Self {
-            brokers: brokers.clone(),
             topics: vec![topic.into()],
-            group: name.to_string(),
-            name,
+            group: None,
+            name: None,
             ladder: Some(Ladder::new()),
             retries: RetryTopics::new(),
             dead: DlqTopic::new(),
@@ -99,20 +109,26 @@ impl KafkaConsumer {
         }
     }
 
+    /// Sets the name of the consumer. Defaults to the name of the handler.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
     /// Adds a topic.
-    pub fn with_topic(mut self, topic: impl Into<String>) -> Self {
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
         self.topics.push(topic.into());
         self
     }
 
     /// Sets the consumer group (`group.id`). Defaults to the consumer's name.
-    pub fn with_group(mut self, group: impl Into<String>) -> Self {
-        self.group = group.into();
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
         self
     }
 
     /// Sets the retry topics. Defaults to stages of 30 s, 5 min and 1 h.
-    pub fn with_ladder(mut self, ladder: Ladder) -> Self {
+    pub fn ladder(mut self, ladder: Ladder) -> Self {
         self.ladder = Some(ladder);
         self
     }
@@ -124,25 +140,25 @@ impl KafkaConsumer {
     }
 
     /// Sets how retry topics are created. Defaults to [`RetryTopics::new`].
-    pub fn with_retry_topics(mut self, topics: RetryTopics) -> Self {
+    pub fn retry_topics(mut self, topics: RetryTopics) -> Self {
         self.retries = topics;
         self
     }
 
     /// Sets the topic of dead letters. Defaults to `<topic>.dlq`.
-    pub fn with_dlq(mut self, topic: DlqTopic) -> Self {
+    pub fn dead_letter_topic(mut self, topic: DlqTopic) -> Self {
         self.dead = topic;
         self
     }
 
     /// Creates retry and dead-letter topics that are missing. Defaults to reporting them.
-    pub fn with_missing_topics_created(mut self) -> Self {
+    pub fn create_missing_topics(mut self) -> Self {
         self.creates = true;
         self
     }
 
     /// Sets which records of a partition are in hand at the same time. Defaults to [`Concurrency::Unordered`].
-    pub fn with_concurrency(mut self, concurrency: Concurrency) -> Self {
+    pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
         self.concurrency = concurrency;
         self
     }
@@ -154,21 +170,21 @@ impl KafkaConsumer {
     /// A group that begins at the end logs how many records it passes over. Where that comes as a surprise, its commits are
     /// gone: somebody has deleted the group, or it was away for longer than brokers keep them
     /// (`offsets.retention.minutes`).
-    pub fn with_start(mut self, start: Start) -> Self {
+    pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
     /// Sets how many records are fetched ahead of the handlers; at least 1. Defaults to 1,000. The client fetches further
     /// ones into a buffer of its own (`queued.max.messages.kbytes`).
-    pub fn with_prefetch(mut self, records: usize) -> Self {
+    pub fn prefetch(mut self, records: usize) -> Self {
         self.bounds.prefetch = records.max(1);
         self
     }
 
     /// Sets how far beyond the lowest record that is not done a partition is read, in offsets; at least 1. So much comes
     /// again after a crash at most. Defaults to 100,000.
-    pub fn with_max_span(mut self, offsets: u64) -> Self {
+    pub fn max_span(mut self, offsets: u64) -> Self {
         self.bounds.span = offsets.max(1);
         self
     }
@@ -176,14 +192,14 @@ impl KafkaConsumer {
     /// Sets how many retry records wait for their time in memory at most, and about how many bytes; those beyond wait at
     /// the brokers. As many records again may wait for the one before them of their key or partition, see
     /// [`Concurrency`]. Partitions have equal shares. Defaults to 10,000 and 64 MiB.
-    pub fn with_max_waiting(mut self, records: usize, bytes: usize) -> Self {
+    pub fn max_waiting(mut self, records: usize, bytes: usize) -> Self {
         (self.bounds.waiting, self.bounds.waiting_bytes) = (records.max(1), bytes.max(1));
         self
     }
 
     /// Sets how often offsets are committed. What was done since the last time runs again after a crash. Defaults to
     /// 100 ms; at least 1 ms.
-    pub fn with_commit_interval(mut self, interval: Duration) -> Self {
+    pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.bounds.commit = interval.max(Duration::from_millis(1));
         self
     }
@@ -191,35 +207,106 @@ impl KafkaConsumer {
     /// Sets for how long what is in hand of a partition may end before the partition is given up. The whole group waits
     /// meanwhile, and `max.poll.interval.ms` is a minute more where that is longer than its five. Defaults to 5 s; at most
     /// a minute less than a day.
-    pub fn with_drain(mut self, deadline: Duration) -> Self {
+    pub fn drain(mut self, deadline: Duration) -> Self {
         self.drain = deadline.min(LONGEST);
         self
     }
 
     /// Takes the producer's id of a message from this header, e.g. `ce_id`; it stays a header. Defaults to none.
-    pub fn with_id_header(mut self, name: impl Into<Arc<str>>) -> Self {
+    pub fn id_header(mut self, name: impl Into<Arc<str>>) -> Self {
         self.id_header = Some(name.into());
         self
     }
 
     /// Takes the type of the event from this header, e.g. `ce_type`; it stays a header. Defaults to none.
-    pub fn with_event_header(mut self, name: impl Into<Arc<str>>) -> Self {
+    pub fn event_header(mut self, name: impl Into<Arc<str>>) -> Self {
         self.event_header = Some(name.into());
         self
     }
 
     /// Sets the clock that due times are compared with. Defaults to the machine's.
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
 
+    fn named(&self, name: &str) -> Self {
+        self.clone().name(name)
+    }
+
+    /// The consumer at these brokers.
+    ///
+    /// # Errors
+    ///
+    /// `Config` when the description has no name.
+    fn at(&self, brokers: &Brokers) -> Result<Member, SetupError> {
+        let name = self.name.clone().ok_or_else(|| {
+            let topic = self.topics.first().map_or("", String::as_str);
+            SetupError::Config(format!(
+                "the consumer of `{topic}` has no name; give it that of its handler: `.name(…)`"
+            ))
+        })?;
+        let group = self.group.clone().unwrap_or_else(|| name.to_string());
+        Ok(Member { brokers: brokers.clone(), of: self.clone(), name, group })
+    }
+
+    /// Opens source, retry queue, dead-letter sink and crash marks.
+    ///
+    /// # Errors
+    ///
+    /// As [`source`](Self::source), [`retry_lane`](Self::retry_lane) and [`sink`](Self::sink).
+    pub async fn open(&self, brokers: &Brokers) -> Result<Opened<KafkaSource>, OpenError> {
+        Opened::open(self, brokers).await
+    }
+
+    /// Opens the source: creates missing retry topics where that is asked for, and joins the group.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` when the description has no name, a topic is missing, also two seconds later, a retry topic has
+    /// settings that will not do, or a setting of the client is wrong; `Unavailable` when the brokers do not answer.
+    pub async fn source(&self, brokers: &Brokers) -> Result<KafkaSource, TransportError> {
+        let member = self.at(brokers).map_err(|error| error.for_transport(OPENING))?;
+        member.source().await
+    }
+
+    /// Opens the retry queue, whose records the sources of this consumer read.
+    ///
+    /// # Errors
+    ///
+    /// As [`source`](Self::source); `InvalidConfig` also when this consumer goes [without retries](Self::without_retries).
+    pub async fn retry_lane(&self, brokers: &Brokers) -> Result<KafkaRetryLane, StoreError> {
+        let member = self.at(brokers).map_err(|error| error.for_store("open a retry lane"))?;
+        member.retry_lane().await
+    }
+
+    /// Opens the topic of dead letters of this consumer.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it is missing, `InvalidConfig` when it has settings that will not do, `Unavailable` when the brokers
+    /// do not answer.
+    pub async fn sink(&self, brokers: &Brokers) -> Result<KafkaSink, StoreError> {
+        let group = self.group.as_deref().or(self.name.as_deref());
+        KafkaSink::make(brokers, self.dead.clone(), &self.topics, self.creates, group).await
+    }
+}
+
+/// A consumer that is known by its name, at the brokers where it is a member of its group.
+struct Member {
+    brokers: Brokers,
+    of: KafkaTransport,
+    name: Arc<str>,
+    group: String,
+}
+
+impl Member {
     /// The stages of each topic.
     fn stages(&self) -> Result<Vec<(String, Vec<Stage>)>, TransportError> {
-        let Some(ladder) = &self.ladder else { return Ok(Vec::new()) };
+        let Some(ladder) = &self.of.ladder else { return Ok(Vec::new()) };
         let stages = |topic: &String| Ok((topic.clone(), ladder.stages(topic, &self.group)?));
-        let all = self.topics.iter().map(stages).collect::<Result<Vec<_>, TransportError>>()?;
-        let is_ours = |stage: &&Stage| self.topics.contains(&stage.topic);
+        let all = self.of.topics.iter().map(stages).collect::<Result<Vec<_>, TransportError>>()?;
+        let is_ours = |stage: &&Stage| self.of.topics.contains(&stage.topic);
         match all.iter().flat_map(|(_, stages)| stages).find(is_ours) {
             None => Ok(all),
             Some(Stage { topic, .. }) => {
@@ -231,16 +318,10 @@ impl KafkaConsumer {
         }
     }
 
-    /// Makes sure of the topics, joins the group, and reads.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidConfig` when a topic is missing, also two seconds later, a retry topic has settings that will not do, or a
-    /// setting of the client is wrong; `Unavailable` when the brokers do not answer.
-    pub async fn source(&self) -> Result<KafkaSource, TransportError> {
+    async fn source(&self) -> Result<KafkaSource, TransportError> {
         let stages = self.stages()?;
         let wanted = self.wanted(&stages);
-        let found = topics::ensure(&self.brokers, &wanted, self.creates).await;
+        let found = topics::ensure(&self.brokers, &wanted, self.of.creates).await;
         let found = found.map_err(|error| error.for_transport(OPENING))?;
         let shared = Arc::new(Shared::new());
         let former = self.former(&stages).await.map_err(|error| error.for_transport(OPENING))?;
@@ -250,7 +331,7 @@ impl KafkaConsumer {
             shared: Arc::clone(&shared),
             group: self.group.clone(),
             stages: delays.map(|stage| (Arc::from(&*stage.topic), stage.delay)).collect(),
-            drain: self.drain,
+            drain: self.of.drain,
             reason: Reason::default(),
             is_leaving: AtomicBool::new(false),
         };
@@ -262,8 +343,8 @@ impl KafkaConsumer {
         let poller = Poller::new(
             consumer,
             Arc::clone(&shared),
-            self.bounds,
-            self.start,
+            self.of.bounds,
+            self.of.start,
             found,
             watch,
             gauges.clone(),
@@ -281,58 +362,81 @@ impl KafkaConsumer {
             incoming: Incoming {
                 addressee: Addressee::new(Arc::clone(&self.name)),
                 key: self.brokers.binding_key().cloned(),
-                id_header: self.id_header.clone(),
-                event_header: self.event_header.clone(),
+                id_header: self.of.id_header.clone(),
+                event_header: self.of.event_header.clone(),
             },
             group: Arc::from(&*self.group),
             cluster: Arc::clone(self.brokers.cluster_shared()),
-            is_shared: self.ladder.as_ref().is_some_and(Ladder::is_shared),
+            is_shared: self.of.ladder.as_ref().is_some_and(Ladder::is_shared),
             former: former.into_iter().map(|stage| stage.topic).collect(),
-            clock: self.clock.clone(),
+            clock: self.of.clock.clone(),
         };
-        let lines = Lines::new(self.concurrency);
+        let lines = Lines::new(self.of.concurrency);
         let producer = Producer::unopened(&self.brokers);
-        Ok(KafkaSource::new(shared, reading, lines, producer, self.bounds.prefetch, gauges))
+        Ok(KafkaSource::new(shared, reading, lines, producer, self.of.bounds.prefetch, gauges))
     }
 
     fn wanted(&self, stages: &[(String, Vec<Stage>)]) -> Vec<WantedTopic> {
-        let of = stages.iter().flat_map(|(topic, stages)| self.retries.wanted(stages, topic));
-        self.topics.iter().map(|topic| WantedTopic::source(topic)).chain(of).collect()
+        let of = stages.iter().flat_map(|(topic, stages)| self.of.retries.wanted(stages, topic));
+        self.of.topics.iter().map(|topic| WantedTopic::source(topic)).chain(of).collect()
     }
 
-    /// The retry lane of this consumer: its sources hear the records.
-    ///
-    /// # Errors
-    ///
-    /// As [`source`](Self::source); `InvalidConfig` also when this consumer goes [without retries](Self::without_retries).
-    pub async fn retry_lane(&self) -> Result<KafkaRetryLane, StoreError> {
+    async fn retry_lane(&self) -> Result<KafkaRetryLane, StoreError> {
         const OPENING: &str = "open a retry lane";
         let wrong = |error: TransportError| SetupError::Config(error.to_string());
         let opened = async {
-            if self.ladder.is_none() {
+            if self.of.ladder.is_none() {
                 let text = "this consumer goes without retries; leave out `without_retries`";
                 return Err(SetupError::Config(text.to_owned()));
             }
             let stages = self.stages().map_err(wrong)?;
             let wanted = self.wanted(&stages);
-            let found = topics::ensure(&self.brokers, &wanted, self.creates).await?;
+            let found = topics::ensure(&self.brokers, &wanted, self.of.creates).await?;
             let producer = Producer::new(&self.brokers)?;
-            let is_shared = self.ladder.as_ref().is_some_and(Ladder::is_shared);
+            let is_shared = self.of.ladder.as_ref().is_some_and(Ladder::is_shared);
             let group = is_shared.then(|| Arc::from(&*self.group));
-            Ok(KafkaRetryLane::new(producer, stages, &found, group, self.clock.clone()))
+            Ok(KafkaRetryLane::new(producer, stages, &found, group, self.of.clock.clone()))
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }
+}
 
-    /// The topic of dead letters of this consumer.
-    ///
-    /// # Errors
-    ///
-    /// `NotFound` when it is missing, `InvalidConfig` when it has settings that will not do, `Unavailable` when the brokers
-    /// do not answer.
-    pub async fn sink(&self) -> Result<KafkaSink, StoreError> {
-        let (dead, group) = (self.dead.clone(), Some(&*self.group));
-        KafkaSink::make(&self.brokers, dead, &self.topics, self.creates, group).await
+impl Transport<Brokers> for KafkaTransport {
+    type Source = KafkaSource;
+
+    fn consumer_name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn summary(&self) -> String {
+        format!("Kafka topic {}", self.topics.join(", "))
+    }
+
+    async fn source(&self, brokers: &Brokers, name: &str) -> Result<KafkaSource, TransportError> {
+        self.named(name).source(brokers).await
+    }
+
+    async fn retry_queue(
+        &self,
+        brokers: &Brokers,
+        name: &str,
+    ) -> Result<Option<BoxRetryLane>, StoreError> {
+        if self.ladder.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(BoxRetryLane::new(self.named(name).retry_lane(brokers).await?)))
+    }
+
+    async fn dead_letters(&self, brokers: &Brokers, name: &str) -> Result<BoxSink, StoreError> {
+        Ok(BoxSink::new(self.named(name).sink(brokers).await?))
+    }
+
+    async fn crash_marks(
+        &self,
+        _brokers: &Brokers,
+        source: &mut KafkaSource,
+    ) -> Result<Option<BoxCrashMarks>, StoreError> {
+        Ok(Some(BoxCrashMarks::new(source.crash_marks())))
     }
 }
 
@@ -351,5 +455,5 @@ impl Drop for Ended {
 }
 
 #[cfg(test)]
-#[path = "consumer_tests.rs"]
+#[path = "transport_tests.rs"]
 mod tests;
