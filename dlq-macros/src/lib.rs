@@ -10,6 +10,7 @@ mod handler;
 mod paths;
 mod tokens;
 
+use paths::Root;
 use proc_macro::TokenStream;
 
 /// Makes an async function a handler: retried with backoff, classified, idempotent, dead-lettered.
@@ -68,7 +69,14 @@ use proc_macro::TokenStream;
 /// Set `DLQ_MACROS_DEBUG=1` to have the expansion printed.
 #[proc_macro_attribute]
 pub fn dlq_handler(args: TokenStream, item: TokenStream) -> TokenStream {
-    debugged("dlq_handler", handler::dlq_handler(args.into(), item.into()))
+    debugged("dlq_handler", handler::dlq_handler(Root::DlqTower, args.into(), item.into()))
+}
+
+/// [`macro@dlq_handler`] as `tower-dlq` re-exports it.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn dlq_handler_of_tower_dlq(args: TokenStream, item: TokenStream) -> TokenStream {
+    debugged("dlq_handler", handler::dlq_handler(Root::TowerDlq, args.into(), item.into()))
 }
 
 /// Says of an error whether another attempt could succeed.
@@ -102,7 +110,14 @@ pub fn dlq_handler(args: TokenStream, item: TokenStream) -> TokenStream {
 /// | `crate = path` | on the type: where `dlq_tower` is |
 #[proc_macro_derive(Classify, attributes(classify))]
 pub fn classify(input: TokenStream) -> TokenStream {
-    debugged("Classify", classify::derive(input.into()))
+    debugged("Classify", classify::derive(Root::DlqTower, input.into()))
+}
+
+/// [`derive@Classify`] as `tower-dlq` re-exports it.
+#[doc(hidden)]
+#[proc_macro_derive(ClassifyOfTowerDlq, attributes(classify))]
+pub fn classify_of_tower_dlq(input: TokenStream) -> TokenStream {
+    debugged("Classify", classify::derive(Root::TowerDlq, input.into()))
 }
 
 fn debugged(what: &str, expansion: proc_macro2::TokenStream) -> TokenStream {

@@ -1,6 +1,22 @@
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::Path;
+use syn::{Path, parse_quote};
+
+/// The crate that a macro was re-exported by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Root {
+    DlqTower,
+    TowerDlq,
+}
+
+impl Root {
+    pub(crate) fn path(self) -> Path {
+        match self {
+            Self::DlqTower => parse_quote!(::dlq_tower),
+            Self::TowerDlq => parse_quote!(::tower_dlq),
+        }
+    }
+}
 
 /// The paths that expansions use: all below the crate that re-exports the macros.
 #[derive(Clone)]
@@ -11,7 +27,8 @@ pub(crate) struct Paths {
 impl Paths {
     /// Below `krate`, else below `::dlq_tower`.
     pub(crate) fn new(krate: Option<&Path>) -> Self {
-        Self { krate: krate.map_or_else(|| quote!(::dlq_tower), |path| quote!(#path)) }
+        let krate = krate.cloned().unwrap_or_else(|| Root::DlqTower.path());
+        Self { krate: quote!(#krate) }
     }
 
     /// What only expansions use.

@@ -50,8 +50,10 @@ pub enum Start {
 /// ```
 ///
 /// A consumer (`Consumer::on` of `dlq-tower`) takes the description and the client, opens what it needs, and names the durable
-/// consumer after its handler. Processes that describe the same consumer share its messages. Letters that are sent to their
-/// [handler](crate::NatsTarget::Handler) go to the consumer of that name. Under another name a consumer begins anew, and the
+/// consumer after its handler. Processes that describe the same consumer share its messages. Letters name the consumer, and
+/// those that are sent to their [handler](crate::NatsTarget::Handler) go to it, whichever of its handlers has failed; where a
+/// [sink](crate::NatsSink::consumer) that was opened by hand was not told the name, they go to the consumer that is called
+/// like the handler. Under another name a consumer begins anew, and the
 /// retry records of the former name are heard by nobody else: let a process run under the former name until they are done,
 /// which `dlq check` tells.
 ///
@@ -385,6 +387,7 @@ where
             Some(replicas) => stream.with_replicas(replicas),
             None => stream,
         };
+        // By this its letters find it, whichever of its handlers has failed.
         Ok(BoxSink::new(NatsSink::open(client, stream).await?.consumer(name)))
     }
 

@@ -42,7 +42,7 @@ pub(crate) fn changes(command: &Command) -> bool {
     )
 }
 
-/// Whether a verb shows no more of letters than their headers say.
+/// True of a verb that shows no more of letters than their headers say.
 #[cfg(feature = "nats")]
 pub(crate) fn needs_headers_only(command: &Command) -> bool {
     matches!(

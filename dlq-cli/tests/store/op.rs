@@ -156,7 +156,7 @@ async fn a_consumer_that_has_no_letter_is_told_and_who_has_some() {
     assert!(ran.err.contains(&told), "{}", ran.err);
 }
 
-/// Who names a broker wants letters to be sent there, and not to stay in the store.
+/// A broker that is typed is one that letters are meant to go to.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_typed_and_not_sent_to_is_refused() {

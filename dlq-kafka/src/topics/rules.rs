@@ -159,8 +159,8 @@ impl Judged {
 }
 
 impl Judged {
-    /// What holds for topics to which letters may point, as what is too large for the topic of letters stays there only: they
-    /// keep it for as long as the letters.
+    /// Judges topics to which letters may point: what is too large for the topic of letters stays there only, so they keep it
+    /// for as long as the letters.
     fn pointed(&mut self, wanted: &WantedTopic, seen: &Seen, all: &BTreeMap<String, Seen>) {
         let letters = topic_name(&wanted.name);
         for name in &wanted.sources {

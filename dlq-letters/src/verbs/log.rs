@@ -14,7 +14,7 @@ use crate::{Changed, Depth, Needs, Row, Rows, Stop, Verb};
 #[derive(Debug)]
 pub(crate) struct Add(pub(crate) Vec<(DeadLetter, Note)>);
 
-/// What was added of a batch.
+/// Additions of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Added {
     /// Number of letters that were not there.

@@ -8,10 +8,11 @@ use syn::{Fields, Generics, Index, Type, parse_quote};
 
 use super::args::{Args, RetryAfter};
 use super::model::{Case, Model};
-use crate::paths::Paths;
+use crate::paths::{Paths, Root};
 
-pub(super) fn expand(model: &Model) -> TokenStream {
-    let paths = Paths::new(model.args.krate.as_ref().map(|(_, path)| path));
+pub(super) fn expand(model: &Model, root: Root) -> TokenStream {
+    let krate = model.args.krate.as_ref().map(|(_, path)| path.clone());
+    let paths = Paths::new(Some(&krate.unwrap_or_else(|| root.path())));
     let private = paths.private();
     let name = &model.name;
     let generics = bounded(model, &paths);

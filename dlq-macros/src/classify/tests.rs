@@ -2,14 +2,15 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use super::derive;
+use crate::paths::Root;
 
 fn text(input: TokenStream) -> String {
-    derive(input).to_string()
+    derive(Root::DlqTower, input).to_string()
 }
 
 /// The texts of all mistakes in an expansion.
 fn mistakes(input: TokenStream) -> Vec<String> {
-    let expansion: syn::File = syn::parse2(derive(input)).unwrap();
+    let expansion: syn::File = syn::parse2(derive(Root::DlqTower, input)).unwrap();
     let macros = expansion.items.into_iter().filter_map(|item| match item {
         syn::Item::Macro(item) => syn::parse2::<syn::LitStr>(item.mac.tokens).ok(),
         _ => None,

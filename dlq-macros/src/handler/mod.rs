@@ -15,9 +15,10 @@ use proc_macro2::TokenStream;
 use syn::parse::Parser;
 
 use crate::errors::Errors;
+use crate::paths::Root;
 
-/// The attribute: from its tokens to the expansion.
-pub(crate) fn dlq_handler(args: TokenStream, item: TokenStream) -> TokenStream {
+/// The attribute: from its tokens to the expansion, whose paths are below `root` unless the arguments say otherwise.
+pub(crate) fn dlq_handler(root: Root, args: TokenStream, item: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let function = match syn::parse2::<syn::ItemFn>(item.clone()) {
         Ok(function) => function,
@@ -26,7 +27,8 @@ pub(crate) fn dlq_handler(args: TokenStream, item: TokenStream) -> TokenStream {
             return fallback::item(&item, &mut errors);
         }
     };
-    let args = read_args(args, &mut errors);
+    let mut args = read_args(args, &mut errors);
+    args.krate.get_or_insert_with(|| root.path());
     let has_self = function.sig.receiver().is_some();
     if !has_self && associated::is_associated(&function.sig.ident) {
         errors.at(

@@ -8,6 +8,7 @@ use super::model::Model;
 use super::terminal::Terminal;
 use super::{check, dlq_handler, read_args};
 use crate::errors::Errors;
+use crate::paths::Root;
 
 fn mistakes(mut errors: Errors) -> Vec<String> {
     errors.take().into_iter().flatten().map(|error| error.to_string()).collect()
@@ -378,7 +379,7 @@ mod expansion {
     use super::*;
 
     fn text(args: TokenStream, item: TokenStream) -> String {
-        dlq_handler(args, item).to_string()
+        dlq_handler(Root::DlqTower, args, item).to_string()
     }
 
     #[test]
@@ -414,7 +415,7 @@ mod expansion {
                 Ok(())
             }
         );
-        let expansion = dlq_handler(args, function);
+        let expansion = dlq_handler(Root::DlqTower, args, function);
         let file: syn::File = syn::parse2(expansion.clone()).unwrap();
         assert_eq!(file.items.len(), 3, "the function, its type, and one block");
         let expansion = expansion.to_string();

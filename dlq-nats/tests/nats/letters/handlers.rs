@@ -64,7 +64,6 @@ async fn g6_a_letter_goes_to_its_handler_among_those_of_one_consumer() {
         return;
     }
     let server = Server::start().await;
-    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap().consumer("shop");
     let (is_down, handled) = (Arc::new(AtomicBool::new(true)), Handled::default());
     let router = Router::new()
         .name("shop")
@@ -72,10 +71,12 @@ async fn g6_a_letter_goes_to_its_handler_among_those_of_one_consumer() {
         .route("orders.paid", stack("paid", &is_down, &handled))
         .build()
         .unwrap();
-    let source = shop().source(&server.client).await.unwrap();
-    let lane = shop().retry_lane(&server.client).await.unwrap();
-    let running = Consumer::builder(source).handler(router).sink(sink.clone()).retry_lane(lane);
-    let running = running.build().unwrap();
+    // The sink is told the name of the consumer.
+    let opened = shop().open(&server.client).await.unwrap();
+    let lane = opened.retry_queue.unwrap();
+    let running = Consumer::builder(opened.source).handler(router).retry_lane(lane);
+    let running = running.sink(opened.dead_letters).build().unwrap();
+    let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap().consumer("shop");
     let stop = running.handle();
     let letters = NatsLetters::new(&server.client, DlqStream::new());
     let scene = async {
