@@ -27,7 +27,6 @@ mod chasquimq;
 mod dramatiq;
 mod entries;
 pub mod event_dlq;
-mod inflate;
 mod kind;
 mod msgpack;
 mod replay;

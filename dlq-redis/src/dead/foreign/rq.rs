@@ -14,11 +14,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use dlq_core::Cause;
 use dlq_core::log::Content;
+use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use redis::{Cmd, Value};
 
+use super::Dialect;
 use super::story::Story;
 use super::trace::{Thrown, python};
-use super::{Dialect, inflate};
 use crate::dead::scan;
 
 const FIELDS: [&str; 11] = [
@@ -36,6 +37,8 @@ const FIELDS: [&str; 11] = [
 ];
 /// Base64 of a traceback that is read.
 const MOST: usize = 256 * 1024;
+/// Bytes of a traceback after decompression; a longer one is not read.
+const LONGEST: usize = 256 * 1024;
 
 /// Asks for a job and for the result of its last run.
 pub(super) fn look(id: &[u8]) -> [Cmd; 2] {
@@ -77,16 +80,21 @@ pub(super) fn read(queue: &str, id: &[u8], values: &[Option<Bytes>], result: Val
     let trace = result.and_then(|raw| {
         let (_, text) = raw.pairs.into_iter().find(|(name, _)| name == b"exc_string")?;
         let bytes = (text.len() <= MOST).then(|| STANDARD.decode(text).ok()).flatten()?;
-        inflate::zlib(&bytes)
+        inflate(&bytes)
     });
     // Where there are no results the hash may have the traceback.
-    let trace = trace.or_else(|| inflate::zlib(field("exc_info")?));
+    let trace = trace.or_else(|| inflate(field("exc_info")?));
     let trace = trace.map(|trace| String::from_utf8_lossy(&trace).into_owned());
     if let Some(error) = trace.as_deref().and_then(error) {
         story.cause = Some(Cause::Error);
         story.errors.push(error);
     }
     Content::Letter(Box::new(story.letter()))
+}
+
+/// Decompresses a traceback, unless it is damaged or too long.
+fn inflate(bytes: &[u8]) -> Option<Vec<u8>> {
+    decompress_to_vec_zlib_with_limit(bytes, LONGEST).ok()
 }
 
 fn error(trace: &str) -> Option<Thrown> {
