@@ -4,11 +4,11 @@ use std::error::Error;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dlq_kafka::rdkafka::ClientConfig;
-use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use dlq_kafka::rdkafka::client::DefaultClientContext;
-use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use serde::Deserialize;
+use tower_dlq::kafka::rdkafka::ClientConfig;
+use tower_dlq::kafka::rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use tower_dlq::kafka::rdkafka::client::DefaultClientContext;
+use tower_dlq::kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 
 /// The topic of payments.
 pub(crate) const TOPIC: &str = "payments";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_kafka::KafkaLag;
+use tower_dlq::kafka::KafkaLag;
 
 /// Waits until nothing has moved for longer than a record waits in a retry topic. How far a group is behind does not say
 /// it: after a replay there are offsets without a record.

@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_kafka::{
+use tower_dlq::consumer::Consumer;
+use tower_dlq::core::idempotency::memory::MemoryIdempotency;
+use tower_dlq::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
+use tower_dlq::dlq_handler;
+use tower_dlq::extract::{Attempt, Json, State};
+use tower_dlq::kafka::{
     Brokers, KafkaLag, KafkaLetters, KafkaReplay, KafkaTarget, KafkaTransport, Ladder,
 };
-use dlq_tower::consumer::Consumer;
-use dlq_tower::core::idempotency::memory::MemoryIdempotency;
-use dlq_tower::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
-use dlq_tower::dlq_handler;
-use dlq_tower::extract::{Attempt, Json, State};
 
 use payment::Payment;
 use provider::{ChargeError, Provider};

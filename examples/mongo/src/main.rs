@@ -15,13 +15,13 @@ mod payment;
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_mongo::MongoStore;
-use dlq_tower::consumer::Consumer;
-use dlq_tower::core::memory::MemoryBroker;
-use dlq_tower::core::store::{Letters as _, Schedule};
-use dlq_tower::core::{ErrorClass, Filter, Status};
-use dlq_tower::dlq_handler;
-use dlq_tower::extract::{Json, State};
+use tower_dlq::consumer::Consumer;
+use tower_dlq::core::memory::MemoryBroker;
+use tower_dlq::core::store::{Letters as _, Schedule};
+use tower_dlq::core::{ErrorClass, Filter, Status};
+use tower_dlq::dlq_handler;
+use tower_dlq::extract::{Json, State};
+use tower_dlq::mongo::MongoStore;
 
 use bank::{Bank, ChargeError};
 use payment::Payment;

@@ -4,9 +4,9 @@ use std::error::Error;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dlq_nats::async_nats::jetstream::{self, stream};
-use dlq_nats::async_nats::{Client, HeaderMap};
 use serde::Deserialize;
+use tower_dlq::nats::async_nats::jetstream::{self, stream};
+use tower_dlq::nats::async_nats::{Client, HeaderMap};
 
 /// The stream of payments.
 pub(crate) const STREAM: &str = "PAYMENTS";

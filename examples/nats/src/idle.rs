@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dlq_nats::async_nats::Client;
-use dlq_nats::async_nats::jetstream;
+use tower_dlq::nats::async_nats::Client;
+use tower_dlq::nats::async_nats::jetstream;
 
 use crate::feed::STREAM;
 

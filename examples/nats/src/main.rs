@@ -17,15 +17,15 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_nats::{
+use tower_dlq::consumer::Consumer;
+use tower_dlq::core::idempotency::memory::MemoryIdempotency;
+use tower_dlq::core::log::Range;
+use tower_dlq::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
+use tower_dlq::dlq_handler;
+use tower_dlq::extract::{Attempt, Json, State};
+use tower_dlq::nats::{
     DlqStream, NatsLetters, NatsReplay, NatsTarget, NatsTransport, Reading, RetryStream, async_nats,
 };
-use dlq_tower::consumer::Consumer;
-use dlq_tower::core::idempotency::memory::MemoryIdempotency;
-use dlq_tower::core::log::Range;
-use dlq_tower::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
-use dlq_tower::dlq_handler;
-use dlq_tower::extract::{Attempt, Json, State};
 
 use payment::Payment;
 use provider::{ChargeError, Provider};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dlq_tower::Classify;
+use tower_dlq::Classify;
 
 /// What goes wrong while charging.
 #[derive(Debug, thiserror::Error, Classify)]

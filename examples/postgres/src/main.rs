@@ -17,12 +17,12 @@ mod transport;
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_sql::postgres::PostgresStore;
-use dlq_tower::consumer::Consumer;
-use dlq_tower::core::store::{Letters as _, Schedule};
-use dlq_tower::core::{ErrorClass, Filter, Source, Status};
-use dlq_tower::dlq_handler;
-use dlq_tower::extract::{Json, State};
+use tower_dlq::consumer::Consumer;
+use tower_dlq::core::store::{Letters as _, Schedule};
+use tower_dlq::core::{ErrorClass, Filter, Source, Status};
+use tower_dlq::dlq_handler;
+use tower_dlq::extract::{Json, State};
+use tower_dlq::sql::postgres::PostgresStore;
 
 use bank::{Bank, ChargeError};
 use payment::Payment;

@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use dlq_nats::{NatsTransport, async_nats};
-use dlq_sql::postgres::PostgresStore;
-use dlq_tower::core::memory::MemoryBroker;
+use tower_dlq::core::memory::MemoryBroker;
+use tower_dlq::nats::{NatsTransport, async_nats};
+use tower_dlq::sql::postgres::PostgresStore;
 
 #[cfg(feature = "kafka")]
 #[path = "../../kafka/src/feed.rs"]
@@ -39,9 +39,10 @@ pub(crate) async fn publish_and_consume(store: PostgresStore) -> Result<(), Box<
 async fn from_kafka(at: String, store: PostgresStore) -> Result<(), Box<dyn Error>> {
     kafka::create(&at).await?;
     println!("{} messages on Kafka", kafka::publish(&at).await?);
-    let brokers = dlq_kafka::Brokers::at(at);
+    let brokers = tower_dlq::kafka::Brokers::at(at);
     // Letters and retries are in the store.
-    let payments = dlq_kafka::KafkaTransport::new(kafka::TOPIC).name(CONSUMER).without_retries();
+    let payments =
+        tower_dlq::kafka::KafkaTransport::new(kafka::TOPIC).name(CONSUMER).without_retries();
     consume(payments.source(&brokers).await?, store).await
 }
 

@@ -2,9 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dlq_tower::core::memory::MemoryBroker;
-use dlq_tower::core::{Message, Timestamp};
 use serde::Deserialize;
+use tower_dlq::core::memory::MemoryBroker;
+use tower_dlq::core::{Message, Timestamp};
 
 const FEED: &str = include_str!("../feed.jsonl");
 

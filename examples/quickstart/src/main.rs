@@ -13,11 +13,11 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dlq_sql::sqlite::SqliteStore;
-use dlq_tower::consumer::Consumer;
-use dlq_tower::core::memory::MemoryBroker;
-use dlq_tower::dlq_handler;
-use dlq_tower::extract::{Attempt, Json, State};
+use tower_dlq::consumer::Consumer;
+use tower_dlq::core::memory::MemoryBroker;
+use tower_dlq::dlq_handler;
+use tower_dlq::extract::{Attempt, Json, State};
+use tower_dlq::sql::sqlite::SqliteStore;
 
 use payment::Payment;
 use provider::{ChargeError, Provider};

@@ -5,12 +5,12 @@ use std::error::Error;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use dlq_sql::sqlite::SqliteStore;
-use dlq_tower::consumer::Report;
-use dlq_tower::core::memory::MemoryBroker;
-use dlq_tower::core::store::{Claims as _, Letters as _, Stats};
-use dlq_tower::core::{Cause, Filter, Status};
 use indicatif::{ProgressBar, ProgressStyle};
+use tower_dlq::consumer::Report;
+use tower_dlq::core::memory::MemoryBroker;
+use tower_dlq::core::store::{Claims as _, Letters as _, Stats};
+use tower_dlq::core::{Cause, Filter, Status};
+use tower_dlq::sql::sqlite::SqliteStore;
 
 /// The consumer group that reads the feed.
 pub(crate) const GROUP: &str = "payments";

@@ -4,10 +4,10 @@ use std::error::Error;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dlq_redis::RedisTransport;
-use dlq_redis::redis::{self, aio::MultiplexedConnection};
-use dlq_tower::core::Message;
 use serde::Deserialize;
+use tower_dlq::core::Message;
+use tower_dlq::redis::RedisTransport;
+use tower_dlq::redis::redis::{self, aio::MultiplexedConnection};
 
 /// The stream of payments.
 pub(crate) const STREAM: &str = "payments";

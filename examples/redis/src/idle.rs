@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use dlq_redis::redis::AsyncCommands as _;
-use dlq_redis::redis::aio::MultiplexedConnection;
-use dlq_redis::redis::streams::{StreamInfoGroupsReply, StreamInfoStreamReply};
-use dlq_redis::store::RedisStore;
-use dlq_tower::core::store::Claims as _;
+use tower_dlq::core::store::Claims as _;
+use tower_dlq::redis::redis::AsyncCommands as _;
+use tower_dlq::redis::redis::aio::MultiplexedConnection;
+use tower_dlq::redis::redis::streams::{StreamInfoGroupsReply, StreamInfoStreamReply};
+use tower_dlq::redis::store::RedisStore;
 
 use crate::CONSUMER;
 use crate::feed::STREAM;

@@ -16,14 +16,14 @@ mod provider;
 use std::error::Error;
 use std::time::Duration;
 
-use dlq_redis::redis::{self, AsyncConnectionConfig};
-use dlq_redis::store::RedisStore;
-use dlq_redis::{IdempotencyConfig, RedisClient, RedisIdempotency, RedisTransport};
-use dlq_tower::consumer::Consumer;
-use dlq_tower::core::store::{Actor, Letters as _, OperationSpec, Operations as _};
-use dlq_tower::core::{Cause, ErrorClass, Filter};
-use dlq_tower::dlq_handler;
-use dlq_tower::extract::{Attempt, Json, State};
+use tower_dlq::consumer::Consumer;
+use tower_dlq::core::store::{Actor, Letters as _, OperationSpec, Operations as _};
+use tower_dlq::core::{Cause, ErrorClass, Filter};
+use tower_dlq::dlq_handler;
+use tower_dlq::extract::{Attempt, Json, State};
+use tower_dlq::redis::redis::{self, AsyncConnectionConfig};
+use tower_dlq::redis::store::RedisStore;
+use tower_dlq::redis::{IdempotencyConfig, RedisClient, RedisIdempotency, RedisTransport};
 
 use payment::Payment;
 use provider::{ChargeError, Provider};
