@@ -105,7 +105,7 @@ impl<'d> Fields<'d> {
         };
         let (class, reason) = (self.reader.class, Reason::Exhausted);
         let failure = self.long("error")?.map(|error| {
-            let mut failure = Failure::new(class, Cause::Error, "", &*error);
+            let mut failure = Failure::new(class, Cause::Error, "", &error);
             failure.at = died_at;
             failure
         });
