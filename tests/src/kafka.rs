@@ -26,7 +26,6 @@ pub const SESSION: &str = "3000";
 const ASKING: Duration = Duration::from_secs(10);
 
 /// The brokers, for a consumer that is killed.
-#[must_use]
 pub fn brokers(bootstrap: &str) -> Brokers {
     Brokers::at(bootstrap).with("session.timeout.ms", SESSION).with("heartbeat.interval.ms", "300")
 }

@@ -105,3 +105,33 @@ async fn what_is_missing_is_shown_and_made_again() {
     run(&["migrate", "--apply", "--yes"], &other).ok();
     run(&["check"], &other).ok();
 }
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_a_stream_are_ingested_once() {
+    use dlq_redis::{RedisClient, RedisTransport};
+
+    let Some((_server, url, store)) = store(Vec::new()).await else { return };
+    if or_skip(Service::Redis, ensure_installed(Service::Redis)).is_err() {
+        return;
+    }
+    let redis = Service::Redis.builder().ours().start().unwrap();
+    let client = RedisClient::open(redis.url()).await.unwrap();
+    let sink = RedisTransport::new("orders").dead_letters(&client).await.unwrap();
+    let letters: Vec<_> = (0..20).map(letter).collect();
+    sink.put(letters.clone()).await.unwrap();
+    let from = format!("{}/{{orders}}:dlq", redis.url().trim_end_matches('/'));
+    let ingest = || -> Ran {
+        let args = ["ingest", "--once", "--from", &from, "--into", &url];
+        dlq(&args).output().unwrap().into()
+    };
+    let ran = ingest().ok();
+    assert!(ran.out.contains("20 letters stored"), "{}", ran.out);
+    ingest().ok();
+    let count: Ran = dlq(&["count", "--from", &url]).output().unwrap().into();
+    assert_eq!(count.ok().out, "20\n");
+    for letter in letters {
+        let found = store.get(letter.id).await.unwrap().expect("it was stored");
+        assert_eq!(found.message.payload(), letter.message.payload());
+    }
+}

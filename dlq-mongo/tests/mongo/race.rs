@@ -13,6 +13,7 @@ use dlq_testkit::fixtures::{CONSUMER, died_again, letter};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
 
 use crate::fixture::{Place, available};
 
@@ -48,11 +49,12 @@ async fn g2_a_letter_that_died_again_meanwhile_is_not_overwritten() {
     let third = died_again(&second);
     direct.put(vec![first.clone()]).await.unwrap();
     let (late, mut asked, go) = late(&place).await;
-    let racing = tokio::spawn(async move { late.put(vec![second]).await });
+    let mut racing = JoinSet::new();
+    racing.spawn(async move { late.put(vec![second]).await });
     asked.recv().await.unwrap();
     direct.put(vec![third.clone()]).await.unwrap();
     go.send(()).unwrap();
-    racing.await.unwrap().unwrap();
+    racing.join_next().await.unwrap().unwrap().unwrap();
     let found = direct.get(first.id).await.unwrap().unwrap();
     assert_eq!(found.generation, third.generation);
 }
@@ -70,7 +72,8 @@ async fn g6_a_letter_that_was_put_off_meanwhile_is_not_claimed() {
     assert_eq!(direct.run_schedule(run).await.unwrap().0, 2);
     let (late, mut asked, go) = late(&place).await;
     let request = || ClaimRequest::due([CONSUMER], 2, LEASE);
-    let racing = tokio::spawn(async move { late.claim(request()).await });
+    let mut racing = JoinSet::new();
+    racing.spawn(async move { late.claim(request()).await });
     asked.recv().await.unwrap();
     // One is put off for an hour, and the other is run and resolved.
     let claims = direct.claim(request()).await.unwrap();
@@ -79,7 +82,7 @@ async fn g6_a_letter_that_was_put_off_meanwhile_is_not_claimed() {
     let ends = claims.iter().map(|claim| claim.token).zip(ends);
     direct.finish(ends.collect()).await.unwrap();
     go.send(()).unwrap();
-    let claims = racing.await.unwrap().unwrap();
+    let claims = racing.join_next().await.unwrap().unwrap().unwrap();
     assert!(claims.is_empty(), "{claims:?}");
 }
 
@@ -96,10 +99,11 @@ async fn g6_a_letter_that_was_claimed_meanwhile_is_not_claimed_again() {
     assert_eq!(direct.run_schedule(run).await.unwrap().0, 1);
     let (late, mut asked, go) = late(&place).await;
     let request = || ClaimRequest::due([CONSUMER], 2, LEASE);
-    let racing = tokio::spawn(async move { late.claim(request()).await });
+    let mut racing = JoinSet::new();
+    racing.spawn(async move { late.claim(request()).await });
     asked.recv().await.unwrap();
     assert_eq!(direct.claim(request()).await.unwrap().len(), 1);
     go.send(()).unwrap();
-    let claims = racing.await.unwrap().unwrap();
+    let claims = racing.join_next().await.unwrap().unwrap().unwrap();
     assert!(claims.is_empty(), "{claims:?}");
 }
