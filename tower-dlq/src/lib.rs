@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use serde::Deserialize;
-//! use tower_dlq::memory::{MemoryBroker, MemoryStore, MemoryTransport};
+//! use tower_dlq::memory::{MemoryBroker, MemoryIdempotency, MemoryStore, MemoryTransport};
 //! use tower_dlq::prelude::*;
 //!
 //! #[derive(Deserialize)]
@@ -45,10 +45,10 @@
 //! let payments = broker.clone().with_stream("payments");
 //! payments.publish(Message::new("payments.requested", r#"{"id":"p1","cents":-5}"#));
 //!
-//! let charge = charge::handler().idempotency(store.clone()).build()?;
+//! let charge = charge::handler().idempotency(MemoryIdempotency::new()).build()?;
 //! let consumer = Consumer::on(MemoryTransport::new("payments"), &broker)
 //!     .handler(charge)
-//!     .dead_letters(store.clone())
+//!     .dead_letters(store)
 //!     .open()
 //!     .await?;
 //! let report = consumer.run(payments.idle("payments.charge")).await;

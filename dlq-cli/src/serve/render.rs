@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use super::broker::{Extent, Readers};
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats"))]
 use super::label::label;
 use super::label::largest;
 use super::look::Memory;

@@ -173,6 +173,11 @@ impl Place {
             .create_missing_topics()
     }
 
+    /// The brokers for a member of this name; members of a group have their partitions in the order of their names.
+    pub(crate) fn member(&self, name: &str) -> Brokers {
+        self.brokers.clone().with("client.id", name)
+    }
+
     /// The offset after the last record of partition 0 of this topic.
     pub(crate) fn end_of(&self, topic: &str) -> i64 {
         let asking: BaseConsumer = self.config().create().unwrap();

@@ -531,13 +531,9 @@ async fn heard_again(place: &Place, told: &Told) {
         let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
         place.producer().send(record.payload(&payload), PATIENCE).await.unwrap();
     };
-    // Members have their partitions in the order of their names.
-    let member = |name: &str| {
-        let mut place = place.clone();
-        place.brokers = place.brokers.with("client.id", name);
-        place.billing().without_retries().prefetch(1).drain(PATIENCE)
-    };
-    let mut one = member("b").source(&place.brokers).await.unwrap();
+    let consumer = place.billing().without_retries().prefetch(1).drain(PATIENCE);
+    let member = async |name| consumer.source(&place.member(name)).await.unwrap();
+    let mut one = member("b").await;
     send(0, 0).await;
     assert_eq!(number(&handle(&mut one).await), 0);
     send(0, 0).await;
@@ -556,11 +552,11 @@ async fn heard_again(place: &Place, told: &Told) {
     send(0, 2).await;
     send(0, 3).await;
     told.until(DLQ_KAFKA_PAUSED, |partitions| partitions == 2.0).await;
-    let mut two = member("a").source(&place.brokers).await.unwrap();
+    let mut two = member("a").await;
     let (delivery, settle) = next(&mut two).await;
     assert_eq!(number(&delivery), 2);
     // Partition 1 stays with the first; but until the second has settled, nobody has anything.
-    let _three = member("c").source(&place.brokers).await.unwrap();
+    let _three = member("c").await;
     assert!(timeout(Duration::from_secs(2), one.next()).await.is_err(), "it has nothing");
     settle.settle(DONE).await.unwrap();
     until_group(place, |state, members| state == "Stable" && members == 3).await;

@@ -21,10 +21,12 @@ use crate::topic;
 const DONE: Disposition = Disposition::Succeeded;
 
 /// Members have their partitions in the order of their names.
-fn member(place: &Place, name: &str) -> KafkaTransport {
-    let mut place = place.clone();
-    place.brokers = place.brokers.with("client.id", name);
+fn hasty(place: &Place) -> KafkaTransport {
     place.billing().without_retries().drain(Duration::ZERO)
+}
+
+async fn member(place: &Place, name: &str) -> KafkaSource {
+    hasty(place).source(&place.member(name)).await.unwrap()
 }
 
 async fn escalate(lane: &KafkaRetryLane, delivery: Delivery) {
@@ -249,13 +251,13 @@ async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
     }
     let place = Place::with_partitions("past", 1).await;
     place.publish([1, 2]).await;
-    let consumer = member(&place, "a").concurrency(Concurrency::Partition);
-    let mut one = consumer.source(&place.brokers).await.unwrap();
+    let consumer = hasty(&place).concurrency(Concurrency::Partition);
+    let mut one = consumer.source(&place.member("a")).await.unwrap();
     let (_, settle) = next(&mut one).await;
     let after = Duration::from_secs(300);
     settle.settle(Disposition::Deferred { after }).await.unwrap();
     // The partition goes, and comes back.
-    let _two = member(&place, "b").source(&place.brokers).await.unwrap();
+    let _two = member(&place, "b").await;
     let again = timeout(PATIENCE, handle(&mut one)).await;
     assert_eq!(number(&again.expect("its line is free")), 1);
     assert_eq!(number(&handle(&mut one).await), 2);
@@ -269,14 +271,14 @@ async fn g3_a_suspect_whose_partition_goes_while_it_runs_is_not_blamed() {
     let place = Place::with_partitions("moves", 1).await;
     place.publish([1]).await;
     for _ in 0..2 {
-        let mut source = member(&place, "b").source(&place.brokers).await.unwrap();
+        let mut source = member(&place, "b").await;
         drop(next(&mut source).await.1);
     }
-    let mut one = member(&place, "b").source(&place.brokers).await.unwrap();
+    let mut one = member(&place, "b").await;
     let (delivery, settle) = next(&mut one).await;
     let letter = delivery.death("billing").letter;
     assert_eq!(one.crash_marks().begin(letter).await.unwrap(), 0);
-    let mut two = member(&place, "a").source(&place.brokers).await.unwrap();
+    let mut two = member(&place, "a").await;
     let _second = next(&mut two).await;
     assert_eq!(two.crash_marks().begin(letter).await.unwrap(), 0, "nobody has died of it");
     settle.settle(DONE).await.unwrap_err();
