@@ -167,6 +167,7 @@ async fn what_will_not_do_is_refused_before_anything_is_sent() {
         (&["--all", "--yes", "--to", "origin", "--wait"], "--wait"),
         (&["--all", "--yes", "--to", "origin", "--rate", "1/h"], "1/s"),
         (&["--all", "--yes", "--to", "handler", "--ladder", "soon"], "soon"),
+        (&["--all", "--yes", "--to", "origin", "--via", "kafka://127.0.0.1:1"], "leave it out"),
     ] {
         let ran = bench.run(&[&["replay"], args].concat());
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
