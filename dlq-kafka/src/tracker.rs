@@ -22,7 +22,7 @@ pub(crate) struct Tracker {
     position: Option<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Entry {
     offset: u64,
     is_done: bool,
@@ -40,7 +40,8 @@ impl Tracker {
         let index = sequence.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) else { return };
         entry.is_done = true;
-        while let Some(entry) = self.entries.pop_front_if(|entry| entry.is_done) {
+        while let Some(entry) = self.entries.front().filter(|entry| entry.is_done).copied() {
+            self.entries.pop_front();
             self.first += 1;
             self.position = Some(entry.offset + 1);
         }

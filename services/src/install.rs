@@ -1,6 +1,7 @@
 //! Installs servers from ordinary package sources. Doing it twice, or from many processes at once,
 //! is fine.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -92,10 +93,17 @@ fn lock(subject: &'static str, name: &str) -> Result<File, Error> {
     Ok(file)
 }
 
+/// Variable that forbids installing.
+const VARIABLE: &str = "DLQ_SERVICES";
+
 /// Runs an installer to its end.
 pub(crate) fn run(subject: &'static str, command: &mut Command) -> Result<(), Error> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let shown = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    if !may_install(subject, std::env::var_os(VARIABLE).as_deref())? {
+        let text = format!("it is not installed, and {VARIABLE}=off forbids `{shown}`");
+        return Err(Error::new(ErrorKind::NotInstalled, subject, text));
+    }
     eprintln!("{subject}: installing: {shown}");
     match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -110,6 +118,17 @@ pub(crate) fn run(subject: &'static str, command: &mut Command) -> Result<(), Er
         Err(error) => {
             let detail = format!("cannot run `{shown}`: {error}");
             Err(Error::new(ErrorKind::NotInstalled, subject, detail))
+        }
+    }
+}
+
+fn may_install(subject: &'static str, value: Option<&OsStr>) -> Result<bool, Error> {
+    match value.map(|value| value.to_str().unwrap_or("?")) {
+        None | Some("" | "on") => Ok(true),
+        Some("off") => Ok(false),
+        Some(other) => {
+            let text = format!("{VARIABLE} is `{other}`; set it to `on` or `off`");
+            Err(Error::new(ErrorKind::NotInstalled, subject, text))
         }
     }
 }
@@ -134,4 +153,23 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 pub(crate) fn user_id() -> u32 {
     use std::os::unix::fs::MetadataExt as _;
     fs::metadata("/proc/self").map_or(u32::MAX, |entry| entry.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn installing_can_be_forbidden() {
+        let may = |value: &str| may_install("nats", Some(OsStr::new(value)));
+        assert!(may_install("nats", None).unwrap());
+        assert!(may("").unwrap());
+        assert!(may("on").unwrap());
+        assert!(!may("off").unwrap());
+        let refused = may("no").unwrap_err();
+        assert!(
+            refused.to_string().contains("DLQ_SERVICES is `no`; set it to `on` or `off`"),
+            "{refused}"
+        );
+    }
 }

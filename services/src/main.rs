@@ -26,6 +26,7 @@ Options of `up`:
 
 Environment:
   DLQ_TEST_<SERVER>_URL  the server at this URL is used and none started
+  DLQ_SERVICES           `off`: install nothing
   DLQ_SERVICES_CACHE     where servers are installed
 ";
 

@@ -201,6 +201,11 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write manual pages, one for each command, e.g. `dlq man ~/.local/share/man/man1`
+    Man {
+        /// The folder, which is created where it is missing
+        folder: std::path::PathBuf,
+    },
     /// Count the letters of a store or a broker for Prometheus (/metrics) and for probes (/health), until it is told to end
     Serve(ServeArgs),
 }
@@ -231,6 +236,7 @@ impl Command {
             Self::Migrate(_) => "migrate",
             Self::Context { .. } => "context",
             Self::Completions { .. } => "completions",
+            Self::Man { .. } => "man",
             Self::Serve(_) => "serve",
         }
     }

@@ -72,6 +72,7 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
     let mut out = Output::new(cli.output, cli.wide);
     match cli.command {
         Command::Completions { shell } => return completions(&mut out, shell),
+        Command::Man { folder } => return manual(&folder),
         Command::Context { command } => return context::run(&mut out, cli.context, command),
         _ => {}
     }
@@ -171,5 +172,14 @@ fn completions(out: &mut Output, shell: clap_complete::Shell) -> Result<ExitCode
     clap_complete::generate(shell, &mut Cli::command(), "dlq", &mut script);
     out.raw(&script)?;
     out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn manual(folder: &std::path::Path) -> Result<ExitCode, CliError> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .map_err(|error| {
+            CliError::failed(format!("cannot write manual pages to {}: {error}", folder.display()))
+        })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,6 +19,23 @@ fn every_shell_has_its_script() {
     assert_eq!(unknown.code, 2, "{}", unknown.err);
 }
 
+#[test]
+fn each_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    Ran::from(dlq(&["man", pages.to_str().unwrap()]).output().unwrap()).ok();
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(page("dlq.1").contains("dead letters"), "the page of the command");
+    assert!(page("dlq-replay.1").contains("canary"), "the page of a verb");
+    assert!(page("dlq-op-watch.1").contains("operation"), "the page of a verb's verb");
+
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let refused = Ran::from(dlq(&["man", file.to_str().unwrap()]).output().unwrap());
+    assert_eq!(refused.code, 1, "{}", refused.err);
+    assert!(refused.err.contains("cannot write manual pages to "), "{}", refused.err);
+}
+
 /// What bash proposes for these words, the last of which is being typed.
 fn proposed(words: &[&str]) -> Vec<String> {
     let (index, last) = (words.len() - 1, words[words.len() - 1]);

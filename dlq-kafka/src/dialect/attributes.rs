@@ -78,7 +78,8 @@ fn shown(bytes: &[u8]) -> String {
 
 fn cut(text: &mut String) {
     if text.len() > MAX_ATTRIBUTE {
-        text.truncate(text.floor_char_boundary(MAX_ATTRIBUTE));
+        let end = (0..=MAX_ATTRIBUTE).rev().find(|&at| text.is_char_boundary(at));
+        text.truncate(end.unwrap_or(0));
         text.push('…');
     }
 }

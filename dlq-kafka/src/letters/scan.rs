@@ -152,9 +152,12 @@ impl<'a> Reader<'a> {
             if self.step()? == Turn::Took {
                 continue;
             }
-            let is_sure = |_: &u32, ended: &mut Instant| ended.elapsed() >= SURE;
-            for partition in self.ends.extract_if(.., is_sure).collect::<Vec<_>>() {
-                self.finish(partition.0)?;
+            let is_sure = |(partition, ended): (&u32, &Instant)| {
+                (ended.elapsed() >= SURE).then_some(*partition)
+            };
+            for partition in self.ends.iter().filter_map(is_sure).collect::<Vec<_>>() {
+                self.ends.remove(&partition);
+                self.finish(partition)?;
             }
         }
         Ok(())
