@@ -40,6 +40,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
+use crate::consumer::Written;
+
 pub use check::ServerInfo;
 pub use config::RedisConfig;
 use endpoint::{Endpoint, Link};
@@ -63,6 +65,7 @@ struct Shared {
     connection: Mutex<Connection>,
     /// Number of attempts to connect that have failed.
     failures: AtomicU64,
+    written: Written,
 }
 
 /// The connection that calls share.
@@ -123,6 +126,11 @@ impl RedisClient {
         self.shared.endpoint.is_cluster()
     }
 
+    /// Returns the records that clones of this client have written and whose messages are not acknowledged yet.
+    pub(crate) fn written(&self) -> &Written {
+        &self.shared.written
+    }
+
     async fn connect(endpoint: Endpoint, config: RedisConfig) -> Result<Self, RedisError> {
         let limit = config.response_timeout;
         let mut node = endpoint.node("", &config, Some(limit)).await?;
@@ -148,7 +156,9 @@ impl RedisClient {
         };
         let connection = Mutex::new(Connection { link: Some(link), number: 1, failed: None });
         let failures = AtomicU64::new(0);
-        Ok(Self { shared: Arc::new(Shared { endpoint, config, info, connection, failures }) })
+        let written = Written::default();
+        let shared = Shared { endpoint, config, info, connection, failures, written };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Returns the connection and its number, and connects where there is none.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, yield_now};
 
-use super::scripts::{END_RECORDS, EXTEND, GIVE_BACK, NOBODY};
+use super::scripts::{ACK_WRITTEN, END_RECORDS, EXTEND, GIVE_BACK, NOBODY};
 use crate::client::{RedisClient, RedisError, RedisErrorKind, as_array, as_int};
 use crate::consumer::place::Place;
 
@@ -23,10 +23,37 @@ type Answer = Result<bool, RedisError>;
 /// A word about one delivery. Its answer is false where the delivery is no longer ours.
 #[derive(Clone, Debug)]
 pub(super) enum Word {
-    Ack { id: Arc<str> },
-    Extend { id: Arc<str>, count: u64 },
-    GiveBack { id: Arc<str>, count: u64, delay: Duration },
-    Record { name: Arc<str>, fence: Arc<str>, verb: &'static str, time: Duration },
+    /// With a proof: only where that key exists.
+    Ack {
+        id: Arc<str>,
+        proof: Option<Arc<str>>,
+    },
+    Extend {
+        id: Arc<str>,
+        count: u64,
+    },
+    GiveBack {
+        id: Arc<str>,
+        count: u64,
+        delay: Duration,
+    },
+    Record {
+        name: Arc<str>,
+        fence: Arc<str>,
+        verb: &'static str,
+        time: Duration,
+        proof: Option<Arc<str>>,
+    },
+}
+
+impl Word {
+    /// The key that must exist.
+    fn proof(&self) -> Option<&str> {
+        match self {
+            Self::Ack { proof, .. } | Self::Record { proof, .. } => proof.as_deref(),
+            Self::Extend { .. } | Self::GiveBack { .. } => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -82,12 +109,14 @@ pub(super) async fn say(client: &RedisClient, place: &Place, words: &[Word]) -> 
     let pick = |kind: fn(&Word) -> bool| -> Vec<usize> {
         (0..words.len()).filter(|at| kind(&words[*at])).collect()
     };
-    let acks = pick(|word| matches!(word, Word::Ack { .. }));
+    let acks = pick(|word| matches!(word, Word::Ack { proof: None, .. }));
+    let proven = pick(|word| matches!(word, Word::Ack { proof: Some(_), .. }));
     let extends = pick(|word| matches!(word, Word::Extend { .. }));
     let given_back = pick(|word| matches!(word, Word::GiveBack { .. }));
     let records = pick(|word| matches!(word, Word::Record { .. }));
-    let (acked, extended, returned, recorded) = tokio::join!(
+    let (acked, ended, extended, returned, recorded) = tokio::join!(
         acknowledge(client, place, words, &acks),
+        scripted(client, place, words, &proven),
         scripted(client, place, words, &extends),
         scripted(client, place, words, &given_back),
         scripted(client, place, words, &records),
@@ -96,10 +125,10 @@ pub(super) async fn say(client: &RedisClient, place: &Place, words: &[Word]) -> 
     for at in acks {
         answers[at] = acked.clone();
     }
-    for (at, answer) in [extends, given_back, records]
+    for (at, answer) in [proven, extends, given_back, records]
         .into_iter()
         .flatten()
-        .zip([extended, returned, recorded].into_iter().flatten())
+        .zip([ended, extended, returned, recorded].into_iter().flatten())
     {
         answers[at] = answer;
     }
@@ -119,7 +148,7 @@ async fn acknowledge(
     let mut cmd = redis::cmd("XACK");
     cmd.arg(&*place.keys.stream).arg(&*place.group);
     for at in which {
-        if let Word::Ack { id } = &words[*at] {
+        if let Word::Ack { id, .. } = &words[*at] {
             cmd.arg(&**id);
         }
     }
@@ -137,7 +166,12 @@ async fn scripted(
         .chunks(SCRIPTED)
         .map(|chunk| {
             let stream = &*place.keys.stream;
-            let mut call = match words[chunk[0]] {
+            let mut call = match &words[chunk[0]] {
+                Word::Ack { .. } => {
+                    let proofs = chunk.iter().filter_map(|at| words[*at].proof());
+                    let keys: Vec<_> = std::iter::once(stream).chain(proofs).collect();
+                    ACK_WRITTEN.keys(&keys).arg(&*place.group)
+                }
                 Word::Record { .. } => END_RECORDS
                     .keys(&[place.keys.due(&place.group)])
                     .arg(place.keys.records(&place.group))
@@ -152,14 +186,17 @@ async fn scripted(
             };
             for at in chunk {
                 call = match &words[*at] {
-                    Word::Ack { .. } => call,
+                    Word::Ack { id, .. } => call.arg(&**id),
                     Word::Extend { id, count } => call.arg(&**id).arg(*count),
                     Word::GiveBack { id, count, delay } => {
                         call.arg(&**id).arg(*count).arg(millis(*delay))
                     }
-                    Word::Record { name, fence, verb, time } => {
-                        call.arg(&**name).arg(&**fence).arg(*verb).arg(millis(*time))
-                    }
+                    word @ Word::Record { name, fence, verb, time, .. } => call
+                        .arg(&**name)
+                        .arg(&**fence)
+                        .arg(*verb)
+                        .arg(millis(*time))
+                        .arg(word.proof().unwrap_or_default()),
                 };
             }
             call

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dlq_core::outbox::Once;
+use dlq_core::{Binding, DeadLetter};
 
 use crate::client::RedisError;
 
@@ -57,6 +58,12 @@ impl Keys {
     /// The mark of a letter that was written.
     pub(crate) fn written(&self, death: &str) -> String {
         self.named(&format!("written:{death}"))
+    }
+
+    /// The mark of the letter of a death and these bytes.
+    pub(crate) fn death(&self, letter: &DeadLetter) -> String {
+        let binding = Binding::of(&letter.id, &letter.message);
+        self.written(&format!("{}.{}.{binding}", letter.id, letter.generation))
     }
 
     /// The mark of a letter that was sent back.

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlq_core::protocol::of_escalation;
 use dlq_core::{Binding, Escalation, RetryLane, SharedClock, StoreError, StoreErrorKind};
@@ -7,6 +8,7 @@ use super::calls::millis;
 use super::keys::Keys;
 use super::records::Body;
 use super::scripts::WRITE_RECORD;
+use super::written::Of;
 use crate::client::RedisClient;
 
 const OPERATION: &str = "write a retry record";
@@ -25,6 +27,8 @@ pub struct RedisRetryQueue {
     pub(super) keys: Keys,
     pub(super) group: Arc<str>,
     pub(super) clock: SharedClock,
+    /// Time for which the name of a record is kept after it is done.
+    pub(super) window: Duration,
 }
 
 impl RetryLane for RedisRetryQueue {
@@ -43,7 +47,7 @@ impl RetryLane for RedisRetryQueue {
         let payload = message.payload().cloned().unwrap_or_default();
         let record = format!("{}{name}", self.keys.records(&self.group));
         let call = WRITE_RECORD
-            .keys(&[record, self.keys.due(&self.group)])
+            .keys(&[&record, &self.keys.due(&self.group)])
             .arg(name)
             .arg(millis(due.since(self.clock.now())))
             .arg("f")
@@ -55,6 +59,9 @@ impl RetryLane for RedisRetryQueue {
             .arg("p")
             .arg(&payload[..]);
         let written = self.client.script(&call).await;
-        written.map(drop).map_err(|error| error.for_running_store(OPERATION))
+        written.map_err(|error| error.for_running_store(OPERATION))?;
+        let of = Of::Retry(Arc::clone(&self.group), delivery.origin().clone());
+        self.client.written().note(of, record, self.window);
+        Ok(())
     }
 }

@@ -47,6 +47,7 @@ mod source;
 mod tests;
 mod transport;
 pub(crate) mod wire;
+mod written;
 
 pub(crate) use calls::millis;
 pub(crate) use keys::Keys;
@@ -57,3 +58,4 @@ pub use reclaim::DLQ_REDIS_TRIMMED_TOTAL;
 pub use settle::RedisSettle;
 pub use source::RedisSource;
 pub use transport::{RedisTransport, Start};
+pub(crate) use written::{Of, Written};

@@ -32,6 +32,7 @@ impl What {
         match self {
             Self::Entry { id, count, .. } => Word::Extend { id: id.clone(), count: *count },
             Self::Record { name, fence, .. } => Word::Record {
+                proof: None,
                 name: name.clone(),
                 fence: fence.clone(),
                 verb: "extend",
@@ -48,6 +49,7 @@ impl What {
                 Word::GiveBack { id: id.clone(), count: *count, delay }
             }
             Self::Record { name, fence, .. } => Word::Record {
+                proof: None,
                 name: name.clone(),
                 fence: fence.clone(),
                 verb: "later",

@@ -5,6 +5,23 @@ use crate::client::Script;
 /// The pseudo-consumer that owns what was given back or deferred: nobody's lease, and no fence but its own.
 pub(crate) const NOBODY: &str = "dlq:deferred";
 
+/// Acknowledges entries whose letter or retry record the server has. KEYS: stream, then the key that must exist for each
+/// entry. ARGV: group, then the id of each. Answers for each: 1 acknowledged, 0 the server has no such key.
+pub(crate) static ACK_WRITTEN: Script = Script::new(
+    r"
+local out = {}
+for i = 2, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 1 then
+    redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
+    out[i - 1] = 1
+  else
+    out[i - 1] = 0
+  end
+end
+return out
+",
+);
+
 /// Renews leases. KEYS: stream. ARGV: group, consumer, then id and counter of each. Answers for each: 1 renewed, 2 renewed
 /// but the entry was deleted meanwhile, 0 lost.
 ///
@@ -171,8 +188,9 @@ return {wait, out}
 ",
 );
 
-/// Ends claims of records. KEYS: due set. ARGV: prefix of records, window in ms, then name, fence, verb and ms of each.
-/// Verbs: `done` removes it (regardless of the fence: the work is done), `later` gives it back, `extend` renews the lease.
+/// Ends claims of records. KEYS: due set. ARGV: prefix of records, window in ms, then name, fence, verb, ms and proof of
+/// each. Verbs: `done` removes it (regardless of the fence: the work is done), `later` gives it back, `extend` renews the
+/// lease. Where a proof is given, a record is done only if a key of that name exists: the letter or the next record.
 /// Answers for each: 1 done, 0 lost.
 ///
 /// What is done leaves its name for a while, so that the same hop written again is no second record.
@@ -181,11 +199,13 @@ pub(crate) static END_RECORDS: Script = Script::new(
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local out = {}
-for i = 3, #ARGV, 4 do
-  local name, verb = ARGV[i], ARGV[i + 2]
+for i = 3, #ARGV, 5 do
+  local name, verb, proof = ARGV[i], ARGV[i + 2], ARGV[i + 4]
   local key = ARGV[1] .. name
   local f = redis.call('HMGET', key, 'f', 'n', 'b')
-  if verb == 'done' then
+  if verb == 'done' and proof ~= '' and redis.call('EXISTS', proof) == 0 then
+    out[#out + 1] = 0
+  elseif verb == 'done' then
     if f[3] then
       redis.call('ZREM', KEYS[1], name)
       redis.call('DEL', key)

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::{Disposition, Settle, TransportError, TransportErrorKind};
+use dlq_core::{Disposition, Origin, Settle, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep};
 
 use super::calls::Word;
 use super::shared::Shared;
+use super::written::Of;
 
 /// Pause between two tries of a word that the server did not confirm.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -18,10 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A word that the server did not confirm is said again until the lease has ended: saying it twice does no harm. Success,
 /// and the end of a message whose letter or retry record is written, is acknowledged whoever owns the message by then.
 /// Giving back and renewing the lease ask for the owner and its delivery counter, and answer `Lost`.
+///
+/// A letter or retry record that a clone of the same client has written to this server is looked for in the step that
+/// acknowledges its message. Where a fail-over has forgotten it, the answer is `Lost`, and the message comes again.
 #[derive(Debug)]
 pub struct RedisSettle {
     shared: Arc<Shared>,
     which: Which,
+    origin: Origin,
     ends: Instant,
 }
 
@@ -33,14 +38,16 @@ pub(super) enum Which {
 }
 
 impl Which {
-    fn done(&self) -> Word {
+    /// Acknowledges it, where this key exists if one is given.
+    fn done(&self, proof: Option<Arc<str>>) -> Word {
         match self {
-            Self::Entry { id, .. } => Word::Ack { id: id.clone() },
+            Self::Entry { id, .. } => Word::Ack { id: id.clone(), proof },
             Self::Record { name, fence } => Word::Record {
                 name: name.clone(),
                 fence: fence.clone(),
                 verb: "done",
                 time: Duration::ZERO,
+                proof,
             },
         }
     }
@@ -53,6 +60,7 @@ impl Which {
                 fence: fence.clone(),
                 verb: "later",
                 time: delay,
+                proof: None,
             },
         }
     }
@@ -65,15 +73,20 @@ impl Which {
                 fence: fence.clone(),
                 verb: "extend",
                 time: lease,
+                proof: None,
             },
         }
     }
 }
 
 impl RedisSettle {
-    pub(super) fn new(shared: Arc<Shared>, which: Which, since: Instant) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, which: Which, origin: Origin, since: Instant) -> Self {
         let ends = since + shared.place.lease;
-        Self { shared, which, ends }
+        Self { shared, which, origin, ends }
+    }
+
+    async fn acknowledge(&self, proof: Option<String>) -> Result<(), TransportError> {
+        self.say("acknowledge a message", self.which.done(proof.map(Arc::from))).await
     }
 
     /// Says it until it is heard or the lease has ended.
@@ -106,11 +119,14 @@ impl Settle for RedisSettle {
                 }
                 Ok(())
             }
-            Disposition::Succeeded
-            | Disposition::Duplicate
-            | Disposition::Dead(_)
-            | Disposition::Escalated { .. } => {
-                self.say("acknowledge a message", self.which.done()).await
+            Disposition::Succeeded | Disposition::Duplicate => self.acknowledge(None).await,
+            Disposition::Dead(letter) => {
+                let mark = self.shared.place.keys.death(&letter);
+                self.acknowledge(self.shared.client.written().take(&Of::Letter(mark))).await
+            }
+            Disposition::Escalated { .. } => {
+                let of = Of::Retry(Arc::clone(&self.shared.place.group), self.origin.clone());
+                self.acknowledge(self.shared.client.written().take(&of)).await
             }
         }
     }

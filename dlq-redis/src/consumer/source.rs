@@ -94,7 +94,8 @@ impl RedisSource {
                 (delivery.with_deliveries(small(count)), Which::Record { name, fence })
             }
         };
-        (delivery, RedisSettle::new(Arc::clone(&self.shared), which, since))
+        let origin = delivery.origin().clone();
+        (delivery, RedisSettle::new(Arc::clone(&self.shared), which, origin, since))
     }
 
     /// A record that cannot be read: its letter keeps what is known.

@@ -262,6 +262,7 @@ impl RedisTransport {
             keys: self.keys()?,
             group: self.group()?,
             clock: self.clock.clone(),
+            window: self.window,
         })
     }
 

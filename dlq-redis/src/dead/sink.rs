@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use dlq_core::store::Receipt;
-use dlq_core::{Binding, DeadLetter, Sink, StoreError, StoreErrorKind};
+use dlq_core::{DeadLetter, Sink, StoreError, StoreErrorKind};
 
 use super::write;
 use crate::client::{RedisClient, RedisError, Script, ScriptCall, as_int};
-use crate::consumer::{Keys, millis};
+use crate::consumer::{Keys, Of, millis};
 
 const OPERATION: &str = "write a dead letter";
 
@@ -69,15 +69,15 @@ impl RedisSink {
         &self.dead
     }
 
-    fn call(&self, letter: &DeadLetter) -> Result<ScriptCall, StoreError> {
-        let binding = Binding::of(&letter.id, &letter.message);
-        let mark = self.keys.written(&format!("{}.{}.{binding}", letter.id, letter.generation));
+    /// The call that writes a letter, and its mark.
+    fn call(&self, letter: &DeadLetter) -> Result<(ScriptCall, String), StoreError> {
+        let mark = self.keys.death(letter);
         let fields = write::letter(letter).map_err(|error| {
             StoreError::new(StoreErrorKind::Refused, OPERATION).with_source(error)
         })?;
         let most = self.most.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX));
         let call = BURY.keys(&[&self.dead, &mark]).arg(millis(self.window)).arg(most);
-        Ok(call.arg(fields))
+        Ok((call.arg(fields), mark))
     }
 
     fn receipt(&self, answer: Result<redis::Value, RedisError>) -> Result<Receipt, StoreError> {
@@ -106,26 +106,24 @@ impl Sink for RedisSink {
     ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
         let calls = letters.iter().map(|letter| self.call(letter)).collect::<Vec<_>>();
         let mut outcomes = Vec::with_capacity(calls.len());
-        let (mut sent, mut refused) = (Vec::new(), Vec::new());
+        let (mut sent, mut marks) = (Vec::new(), Vec::new());
         for call in calls {
-            match call {
-                Ok(call) => {
-                    sent.push(call);
-                    refused.push(None);
-                }
-                Err(error) => refused.push(Some(error)),
-            }
+            marks.push(call.map(|(call, mark)| {
+                sent.push(call);
+                mark
+            }));
         }
         let answers = self.client.scripts(&sent).await;
         let mut answers = answers.map_err(|error| error.for_running_store(OPERATION))?.into_iter();
-        for error in refused {
-            outcomes.push(match error {
-                Some(error) => Err(error),
-                None => match answers.next() {
-                    Some(answer) => self.receipt(answer),
-                    None => Err(StoreError::new(StoreErrorKind::Unexpected, OPERATION)),
-                },
-            });
+        for mark in marks {
+            let mut put = |mark: String| {
+                let answer = answers.next();
+                let nothing = || StoreError::new(StoreErrorKind::Unexpected, OPERATION);
+                let receipt = self.receipt(answer.ok_or_else(nothing)?)?;
+                self.client.written().note(Of::Letter(mark.clone()), mark, self.window);
+                Ok(receipt)
+            };
+            outcomes.push(mark.and_then(&mut put));
         }
         Ok(outcomes)
     }

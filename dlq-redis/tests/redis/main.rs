@@ -8,6 +8,7 @@ mod cluster;
 mod conformance;
 mod dead;
 mod fixture;
+mod forgotten;
 mod killed;
 mod marks;
 mod pending;
