@@ -14,6 +14,8 @@ mod others;
 mod own_time;
 #[path = "store/proxy.rs"]
 mod proxy;
+#[path = "store/replicas.rs"]
+mod replicas;
 
 use dlq_testkit::store::StoreFixture as _;
 use dlq_testkit::store::workers::agree_with_their_models;

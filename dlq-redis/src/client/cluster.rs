@@ -19,7 +19,7 @@ pub(super) struct ClusterEndpoint {
 
 impl ClusterEndpoint {
     pub(super) fn new(urls: &[String], config: &RedisConfig) -> Result<Self, RedisError> {
-        let nodes = urls.iter().map(|url| read(url)).collect::<Result<Vec<_>, _>>()?;
+        let nodes = urls.iter().map(|url| read(url, config)).collect::<Result<Vec<_>, _>>()?;
         let Some(first) = nodes.first() else {
             return Err(RedisError::config(
                 "no node of the cluster was named; give at least one URL",
@@ -33,7 +33,13 @@ impl ClusterEndpoint {
         }
         let name = first.addr().to_string();
         // A call that is repeated here may have been carried out: the crate decides what it repeats.
-        let client = ClusterClientBuilder::new(nodes.clone())
+        let builder = ClusterClientBuilder::new(nodes.clone());
+        #[cfg(feature = "tls")]
+        let builder = match super::tls::certificates(config) {
+            Some(certificates) => builder.certs(certificates),
+            None => builder,
+        };
+        let client = builder
             .retries(3)
             .connection_timeout(config.connect_timeout)
             .response_timeout(config.response_timeout)

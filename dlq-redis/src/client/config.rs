@@ -20,6 +20,8 @@ pub struct RedisConfig {
     pub(super) response_timeout: Duration,
     pub(super) retries: u32,
     pub(super) allow_eviction: bool,
+    #[cfg(feature = "tls")]
+    pub(super) root_certificate: Option<std::sync::Arc<[u8]>>,
 }
 
 impl Default for RedisConfig {
@@ -29,6 +31,8 @@ impl Default for RedisConfig {
             response_timeout: Duration::from_secs(5),
             retries: 1,
             allow_eviction: false,
+            #[cfg(feature = "tls")]
+            root_certificate: None,
         }
     }
 }
@@ -65,13 +69,21 @@ impl RedisConfig {
         self
     }
 
+    /// Trusts servers whose certificates were issued by this authority, given in PEM, and no others. Defaults to the
+    /// authorities of the web. Every URL has to begin with `rediss://` then.
+    #[cfg(feature = "tls")]
+    pub fn root_certificate(mut self, pem: impl AsRef<[u8]>) -> Self {
+        self.root_certificate = Some(pem.as_ref().into());
+        self
+    }
+
     /// Connects to one server: `redis://[user:password@]host:port[/database]`, or `rediss://` with the feature `tls`.
     ///
     /// # Errors
     ///
     /// As [`RedisClient::open`].
     pub async fn open(self, url: &str) -> Result<RedisClient, RedisError> {
-        RedisClient::connect(super::endpoint::Endpoint::single(url)?, self).await
+        RedisClient::connect(super::endpoint::Endpoint::single(url, &self)?, self).await
     }
 
     /// Connects to a cluster, of which these are some nodes.
@@ -102,6 +114,7 @@ impl RedisConfig {
         master: &str,
     ) -> Result<RedisClient, RedisError> {
         let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
-        RedisClient::connect(super::endpoint::Endpoint::sentinel(&urls, master)?, self).await
+        let endpoint = super::endpoint::Endpoint::sentinel(&urls, master, &self)?;
+        RedisClient::connect(endpoint, self).await
     }
 }

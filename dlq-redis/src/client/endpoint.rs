@@ -36,19 +36,25 @@ impl fmt::Display for Endpoint {
 }
 
 /// Reads a URL without repeating it, since it may hold a password.
-pub(super) fn read(url: &str) -> Result<redis::ConnectionInfo, RedisError> {
-    url.into_connection_info().map_err(|error| {
+pub(super) fn read(
+    url: &str,
+    #[cfg_attr(not(feature = "tls"), allow(unused_variables))] config: &RedisConfig,
+) -> Result<redis::ConnectionInfo, RedisError> {
+    let info = url.into_connection_info().map_err(|error| {
         let form =
             "`redis://[user:password@]host:port[/database]`, or `rediss://` with the feature `tls`";
         let error = RedisError::from(error);
         RedisError::config(format!("cannot read the URL of Redis; give it as {form}"))
             .caused_by(error)
-    })
+    })?;
+    #[cfg(feature = "tls")]
+    let info = super::tls::secured(info, config)?;
+    Ok(info)
 }
 
 impl Endpoint {
-    pub(super) fn single(url: &str) -> Result<Self, RedisError> {
-        let info = read(url)?;
+    pub(super) fn single(url: &str, config: &RedisConfig) -> Result<Self, RedisError> {
+        let info = read(url, config)?;
         let name = info.addr().to_string();
         Ok(Self::Single { client: Client::open(info)?, name })
     }
@@ -59,14 +65,18 @@ impl Endpoint {
     }
 
     #[cfg(feature = "sentinel")]
-    pub(super) fn sentinel(urls: &[String], master: &str) -> Result<Self, RedisError> {
+    pub(super) fn sentinel(
+        urls: &[String],
+        master: &str,
+        config: &RedisConfig,
+    ) -> Result<Self, RedisError> {
         use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 
         let mut sentinels = Vec::with_capacity(urls.len());
         let mut names = Vec::with_capacity(urls.len());
         let mut node = SentinelNodeConnectionInfo::default();
         for (index, url) in urls.iter().enumerate() {
-            let info = read(url)?;
+            let info = read(url, config)?;
             names.push(info.addr().to_string());
             if index == 0 {
                 node = node.set_redis_connection_info(info.redis_settings().clone());
@@ -82,12 +92,16 @@ impl Endpoint {
             return Err(RedisError::config("no sentinel was named; give at least one URL"));
         }
         let kind = SentinelServerType::Master;
+        let name = format!("master {master} of sentinels {}", names.join(", "));
+        #[cfg(feature = "tls")]
+        if let Some(client) = super::tls::sentinels(urls, master, config)? {
+            return Ok(Self::Sentinel { client: tokio::sync::Mutex::new(client), name });
+        }
         #[allow(
             clippy::unnecessary_to_owned,
             reason = "only the client with TLS takes a reference"
         )]
         let client = SentinelClient::build(sentinels, master.to_owned(), Some(node), kind)?;
-        let name = format!("master {master} of sentinels {}", names.join(", "));
         Ok(Self::Sentinel { client: tokio::sync::Mutex::new(client), name })
     }
 

@@ -215,6 +215,18 @@ impl RedisError {
     }
 }
 
+/// Returns true if TLS refused the certificate. The client tells it by text alone.
+fn is_untrusted(error: &redis::RedisError) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.to_string().contains("invalid peer certificate") {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 impl From<redis::RedisError> for RedisError {
     fn from(error: redis::RedisError) -> Self {
         let (kind, text, code) = match error.kind() {
@@ -242,6 +254,11 @@ impl From<redis::RedisError> for RedisError {
             }
             ErrorKind::InvalidClientConfig => {
                 (RedisErrorKind::InvalidConfig, "the URL cannot be used".to_owned(), None)
+            }
+            ErrorKind::Io if is_untrusted(&error) => {
+                let text = "the certificate of the server is not trusted; give the certificate of its authority with \
+                            `RedisConfig::root_certificate`, and name the server as its certificate does";
+                (RedisErrorKind::InvalidConfig, text.to_owned(), None)
             }
             ErrorKind::Io if error.is_timeout() => (
                 RedisErrorKind::Unavailable,

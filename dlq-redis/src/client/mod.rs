@@ -28,6 +28,8 @@ mod error;
 mod script;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 mod value;
 
 use std::fmt;
@@ -239,6 +241,14 @@ impl RedisClient {
         &self,
         cmds: &[Cmd],
     ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        self.commands_within(cmds, self.limit()).await
+    }
+
+    async fn commands_within(
+        &self,
+        cmds: &[Cmd],
+        limit: Duration,
+    ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
         if cmds.is_empty() {
             return Ok(Vec::new());
         }
@@ -247,7 +257,7 @@ impl RedisClient {
             pipeline.add_command(cmd.clone());
         }
         pipeline.ignore_errors();
-        let (pipeline, limit) = (&pipeline, self.limit());
+        let pipeline = &pipeline;
         let (answers, number) =
             self.attempt(|mut link| async move { link.run_all(pipeline, limit).await }).await?;
         let mut outcomes = Vec::with_capacity(answers.len());
@@ -267,6 +277,44 @@ impl RedisClient {
         match self.command(call.by_digest()).await {
             Err(error) if error.code() == Some("NOSCRIPT") => self.command(&call.by_text()).await,
             answer => answer,
+        }
+    }
+
+    /// Runs a script and then `touch`, which writes in the same slot, and waits until `wanted` replicas have both. Returns the
+    /// answer and the number of replicas that have.
+    ///
+    /// `WAIT` only knows what its own connection has written, so all three go over one connection in one round trip. It counts
+    /// from the last write of that connection: `touch` is later than whatever the script has found written before. So a
+    /// repetition after a lost answer is confirmed as well.
+    pub(crate) async fn replicated(
+        &self,
+        call: &ScriptCall,
+        touch: &Cmd,
+        wanted: u32,
+        patience: Duration,
+    ) -> Result<(Value, u64), RedisError> {
+        let mut wait = redis::cmd("WAIT");
+        // Zero would be for ever.
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1);
+        wait.arg(wanted).arg(millis);
+        let limit = self.limit().saturating_add(patience);
+        let mut script = call.by_digest().clone();
+        loop {
+            let is_told = script.args_iter().next() == Some(redis::Arg::Simple(b"EVAL".as_slice()));
+            let cmds = [script, touch.clone(), wait.clone()];
+            let mut answers = self.commands_within(&cmds, limit).await?.into_iter();
+            let missing = || RedisError::new(RedisErrorKind::Unavailable, "an answer is missing");
+            let mut next = || answers.next().ok_or_else(missing)?;
+            match next() {
+                Err(error) if error.code() == Some("NOSCRIPT") && !is_told => {
+                    script = call.by_text();
+                }
+                Err(error) => return Err(error),
+                Ok(answer) => {
+                    next()?;
+                    return Ok((answer, u64::try_from(as_int(&next()?)).unwrap_or(0)));
+                }
+            }
         }
     }
 

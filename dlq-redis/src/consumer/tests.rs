@@ -78,8 +78,15 @@ async fn g6_a_record_is_ended_by_its_fence() {
         }
     };
     let end = async |fence: &str, verb: &str| {
-        let call =
-            END_RECORDS.keys(&["due"]).arg("r:").arg(60_000).arg("1").arg(fence).arg(verb).arg(0);
+        let call = END_RECORDS
+            .keys(&["due"])
+            .arg("r:")
+            .arg(60_000)
+            .arg("1")
+            .arg(fence)
+            .arg(verb)
+            .arg(0)
+            .arg("");
         as_int(&as_array(&client.script(&call).await.unwrap())[0])
     };
     let (first, count) = claim(0).await;

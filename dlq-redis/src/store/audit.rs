@@ -40,9 +40,9 @@ impl Inner {
         for events in events.chunks(1_000) {
             let call = self.link.call(&scripts::PROCESSED).arg(super::token()).arg(REMEMBERED);
             let call = events.iter().fold(call, |call, event| call.arg(json(event)));
-            self.link.run(&call).await?;
+            self.durably(&call).await?.1?;
         }
-        self.confirm().await
+        Ok(())
     }
 
     /// The latest rows, newest first.

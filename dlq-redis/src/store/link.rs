@@ -1,6 +1,7 @@
 //! [`Link`]: calls of scripts and commands on the keys of one store.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use dlq_core::{Filter, LetterId, OperationId, Timestamp};
 use dlq_letters::Depth;
@@ -44,6 +45,18 @@ impl Link {
     pub(super) async fn run(&self, call: &ScriptCall) -> Result<Value> {
         // Boxed: it holds all that connecting needs, and many calls are joined.
         Ok(Box::pin(self.client.script(call)).await?)
+    }
+
+    /// Runs a script, and returns the number of replicas that have what it wrote or found.
+    pub(super) async fn replicated(
+        &self,
+        call: &ScriptCall,
+        wanted: u32,
+        patience: Duration,
+    ) -> Result<(Value, u64)> {
+        let mut touch = redis::cmd("HSET");
+        touch.arg(&self.names.meta).arg("touched").arg(1);
+        Ok(Box::pin(self.client.replicated(call, &touch, wanted, patience)).await?)
     }
 
     pub(super) async fn command(&self, cmd: &Cmd) -> Result<Value> {

@@ -12,8 +12,9 @@ impl CrashMarks for RedisStore {
             let link = &self.inner.link;
             // The same token when the client repeats the call: a run is marked once.
             let call = link.call(&scripts::BEGIN).arg(&letter.as_bytes()[..]).arg(super::token());
-            let before = number(link.run(&call).await?);
-            self.inner.confirm().await?;
+            let (before, confirmed) = self.inner.durably(&call).await?;
+            confirmed?;
+            let before = number(before);
             Ok(u32::try_from(before).unwrap_or(u32::MAX))
         };
         begin.await.during("mark the beginning of a run")

@@ -23,6 +23,7 @@ use super::scripts::{self, array, bytes, number, parts};
 use super::seen::{Seen, Watch};
 use super::write::{self, Commit, counted};
 use super::{Inner, random};
+use crate::client::ScriptCall;
 use dlq_letters::Changed;
 
 /// Time in milliseconds for which the outcome of a commit is remembered.
@@ -67,7 +68,10 @@ impl Inner {
                     Err(error) => return Ok(Err(error)),
                 }
             };
-            if rows.is_unchanged() {
+            // What was found done is what the caller relies on. It may have been written by a call whose confirmation failed.
+            let is_relied_on =
+                self.awaits_replicas() && !(seen.letters.is_empty() && seen.operations.is_empty());
+            if rows.is_unchanged() && !is_relied_on {
                 return Ok(Ok(Done { answer, note: None }));
             }
             let canaries = write::to_load(&rows, &seen);
@@ -77,7 +81,7 @@ impl Inner {
                 }
             }
             // What would not find itself done, were it made again.
-            let is_once = V::ONCE || rows.last_fence().is_some();
+            let is_once = !rows.is_unchanged() && (V::ONCE || rows.last_fence().is_some());
             let commit = write::commit(&self.link.names, &rows, &seen)?;
             if let Ended::Written(note) = Box::pin(self.write(&commit, is_once)).await? {
                 let woken = rows.woken();
@@ -98,7 +102,7 @@ impl Inner {
         for arg in commit.compares.iter().chain(&commit.writes) {
             call = call.arg(arg);
         }
-        let answer = match self.link.run(&call).await {
+        let (answer, confirmed) = match self.durably(&call).await {
             Ok(answer) => answer,
             Err(fault) if is_once && fault.is_open() => return self.settle(&token, fault).await,
             Err(fault) => return Err(fault),
@@ -106,15 +110,8 @@ impl Inner {
         let [outcome, what] = parts(answer)?;
         match number(outcome) {
             0 => Ok(Ended::Again),
-            1 => {
-                self.confirm().await?;
-                Ok(Ended::Written(note(what)))
-            }
-            _ if bytes_of(&what) == b"void" => Ok(Ended::Again),
-            _ => {
-                self.confirm().await?;
-                Ok(Ended::Written(note(what)))
-            }
+            2.. if bytes_of(&what) == b"void" => Ok(Ended::Again),
+            _ => confirmed.map(|()| Ended::Written(note(what))),
         }
     }
 
@@ -123,11 +120,10 @@ impl Inner {
         let call = self.link.call(&scripts::SETTLE).arg(token).arg(REMEMBERED);
         let began = Instant::now();
         loop {
-            match self.link.run(&call).await {
-                Ok(answer) if bytes_of(&answer) == b"void" => return Ok(Ended::Again),
-                Ok(answer) => {
-                    self.confirm().await?;
-                    return Ok(Ended::Written(note(answer)));
+            match self.durably(&call).await {
+                Ok((answer, _)) if bytes_of(&answer) == b"void" => return Ok(Ended::Again),
+                Ok((answer, confirmed)) => {
+                    return confirmed.map(|()| Ended::Written(note(answer)));
                 }
                 Err(_) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(50)).await,
                 Err(_) => return Err(fault),
@@ -135,12 +131,21 @@ impl Inner {
         }
     }
 
-    /// Waits until so many replicas have what was written, if the store is to.
-    pub(super) async fn confirm(&self) -> Result<()> {
-        let Durability::Replicas(wanted) = self.durability else { return Ok(()) };
-        let mut cmd = redis::cmd("WAIT");
-        cmd.arg(wanted).arg(self.patience.as_millis().min(u128::from(u64::MAX)) as u64);
-        let have = number(self.link.command(&cmd).await?);
+    const fn awaits_replicas(&self) -> bool {
+        matches!(self.durability, Durability::Replicas(_))
+    }
+
+    /// Runs a script. Returns its answer, and whether as many replicas as the store is to wait for have what it wrote or found
+    /// written. An error means that it is open whether it was carried out.
+    pub(super) async fn durably(&self, call: &ScriptCall) -> Result<(Value, Result<()>)> {
+        let Durability::Replicas(wanted) = self.durability else {
+            return Ok((self.link.run(call).await?, Ok(())));
+        };
+        let (answer, have) = self.link.replicated(call, wanted, self.patience).await?;
+        Ok((answer, self.judge_replicas(have, wanted)))
+    }
+
+    fn judge_replicas(&self, have: u64, wanted: u32) -> Result<()> {
         if have >= u64::from(wanted) {
             return Ok(());
         }
@@ -192,10 +197,10 @@ impl Inner {
                 call = call.arg(key).arg(field);
             }
         }
-        let written: Vec<_> =
-            array(self.link.run(&call).await?).into_iter().map(|flag| number(flag) == 1).collect();
+        let (answer, confirmed) = self.durably(&call).await?;
+        let written: Vec<_> = array(answer).into_iter().map(|flag| number(flag) == 1).collect();
         if written.contains(&true) {
-            self.confirm().await?;
+            confirmed?;
         }
         Ok(if written.is_empty() { vec![false; letters.len()] } else { written })
     }

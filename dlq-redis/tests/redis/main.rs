@@ -14,3 +14,5 @@ mod marks;
 mod pending;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+#[cfg(feature = "tls")]
+mod tls;

@@ -15,6 +15,8 @@ pub(crate) enum Trouble {
     Lost,
     /// The server carries it out, and the connection breaks before the answer is there.
     Unanswered,
+    /// The server answers, and the connection breaks once the answer has passed.
+    Severed,
 }
 
 /// Stands before a server on this machine.
@@ -30,6 +32,7 @@ pub(crate) struct Proxy {
 struct Next {
     is_lost: AtomicBool,
     is_unanswered: AtomicBool,
+    is_severed: AtomicBool,
 }
 
 impl Proxy {
@@ -55,13 +58,15 @@ impl Proxy {
         match trouble {
             Trouble::Lost => &self.next.is_lost,
             Trouble::Unanswered => &self.next.is_unanswered,
+            Trouble::Severed => &self.next.is_severed,
         }
         .store(true, Ordering::SeqCst);
     }
 
     /// Returns true if that call has not come yet.
     pub(crate) fn is_troubling(&self) -> bool {
-        self.next.is_lost.load(Ordering::SeqCst) || self.next.is_unanswered.load(Ordering::SeqCst)
+        let Next { is_lost, is_unanswered, is_severed } = &*self.next;
+        [is_lost, is_unanswered, is_severed].iter().any(|is_next| is_next.load(Ordering::SeqCst))
     }
 }
 
@@ -86,6 +91,11 @@ async fn carry(mut client: TcpStream, server: String, next: Arc<Next>) -> io::Re
                 if is_commit && next.is_unanswered.swap(false, Ordering::SeqCst) {
                     let answer = server.read(&mut said).await?;
                     assert!(answer > 0, "the server answers");
+                    return Ok(());
+                }
+                if is_commit && next.is_severed.swap(false, Ordering::SeqCst) {
+                    let answer = server.read(&mut said).await?;
+                    client.write_all(&said[..answer]).await?;
                     return Ok(());
                 }
             }
