@@ -32,9 +32,7 @@ impl Broker {
                  {scheme}-store://HOST:PORT for a store"
             )));
         }
-        let client = url.connect().await;
-        let client =
-            client.map_err(|error| CliError::from(StoreError::from(error)).about(&shown))?;
+        let client = url.connect().await.map_err(|error| error.about(&shown))?;
         let foreign = ForeignLetters::of(&client, &url.key);
         let key = foreign.as_ref().map_or(&*url.key, ForeignLetters::key);
         let letters = RedisLetters::new(&client, key);
@@ -91,7 +89,7 @@ pub(crate) async fn outbox(
     // In the URL of a stream a number alone would be its key.
     let path = if database.is_empty() { String::new() } else { format!("{database}/") };
     let url = RedisUrl::parse(scheme, &format!("{hosts}/{path}?{query}"))?;
-    let client = url.connect().await.map_err(StoreError::from)?;
+    let client = url.connect().await?;
     let outbox = RedisOutbox::new(&client).cluster(alias);
     Ok(match args.binding_key()? {
         Some(key) => outbox.binding_key(key),

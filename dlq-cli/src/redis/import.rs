@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use dlq_core::{DeadLetters, StoreError};
+use dlq_core::DeadLetters;
 use dlq_redis::foreign::event_dlq::EventDlq;
 
 use super::broker::failed;
@@ -78,8 +78,7 @@ async fn open(url: &str, shown: &str, args: &ForeignArgs) -> Result<EventDlq, Cl
         )));
     };
     let url = RedisUrl::parse(scheme, rest)?;
-    let client = url.connect().await;
-    let client = client.map_err(|error| CliError::from(StoreError::from(error)).about(shown))?;
+    let client = url.connect().await.map_err(|error| error.about(shown))?;
     let prefix = if url.key.is_empty() { PREFIX } else { &url.key };
     let messages = EventDlq::open(&client, prefix).await.map_err(|error| failed(error, shown))?;
     let mut messages = messages.class(args.class);

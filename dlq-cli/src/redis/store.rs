@@ -1,12 +1,13 @@
 //! `redis-store://…`: a store in Redis or Valkey.
 //!
-//! `redis-store://[USER:PASSWORD@]HOST[:PORT][,HOST…][/DATABASE][?prefix=NAME&durability=memory|aof|replicas:N&sentinel=MASTER]`;
+//! `redis-store://[USER:PASSWORD@]HOST[:PORT][,HOST…][/DATABASE][?prefix=NAME&durability=memory|aof|replicas:N&sentinel=MASTER&tls-ca=FILE]`;
 //! `rediss-store://` for TLS. Several hosts are nodes of a cluster, or sentinels where `sentinel` names their master.
 
 use dlq_core::StoreError;
+use dlq_redis::RedisClient;
 use dlq_redis::store::{Durability, RedisStore, RedisStoreBuilder};
-use dlq_redis::{RedisClient, RedisError};
 
+use super::url::connect;
 use crate::error::CliError;
 use crate::secret::without_password;
 
@@ -21,6 +22,7 @@ struct Address {
     /// The URL of each node, as the client reads it.
     nodes: Vec<String>,
     master: Option<String>,
+    authority: Option<String>,
     prefix: Option<String>,
     durability: Option<Durability>,
 }
@@ -47,11 +49,12 @@ impl Address {
                 }
                 Some(("prefix", name)) => address.prefix = Some(format!("{{{name}}}")),
                 Some(("sentinel", master)) => address.master = Some(master.to_owned()),
+                Some(("tls-ca", file)) => address.authority = Some(file.to_owned()),
                 Some(("durability", text)) => address.durability = Some(durability(text)?),
                 _ => {
                     let name = part.split('=').next().unwrap_or_default();
                     return Err(format!(
-                        "`{name}` is unknown; known are prefix, durability and sentinel"
+                        "`{name}` is unknown; known are prefix, durability, sentinel and tls-ca"
                     ));
                 }
             }
@@ -59,12 +62,8 @@ impl Address {
         Ok(address)
     }
 
-    async fn connect(&self) -> Result<RedisClient, RedisError> {
-        match (&self.master, &self.nodes[..]) {
-            (Some(master), nodes) => RedisClient::sentinel(nodes, master).await,
-            (None, [node]) => RedisClient::open(node).await,
-            (None, nodes) => RedisClient::cluster(nodes).await,
-        }
+    async fn connect(&self) -> Result<RedisClient, CliError> {
+        connect(&self.nodes, self.master.as_deref(), self.authority.as_deref()).await
     }
 }
 
@@ -99,8 +98,7 @@ pub(crate) async fn builder(url: &str) -> Result<RedisStoreBuilder, CliError> {
     let shown = without_password(url);
     let address = Address::read(url)
         .map_err(|why| CliError::refused(format!("cannot read {shown}: {why}")))?;
-    let client = address.connect().await;
-    let client = client.map_err(|error| CliError::from(StoreError::from(error)).about(&shown))?;
+    let client = address.connect().await.map_err(|error| error.about(&shown))?;
     let mut builder = RedisStore::builder(&client);
     if let Some(prefix) = address.prefix {
         builder = builder.prefix(prefix);

@@ -1,8 +1,12 @@
-//! `redis://[USER:PASSWORD@]HOST[:PORT][,HOST…]/[DATABASE/]KEY[?sentinel=MASTER]`; `rediss://` for TLS.
+//! `redis://[USER:PASSWORD@]HOST[:PORT][,HOST…]/[DATABASE/]KEY[?sentinel=MASTER&tls-ca=FILE]`; `rediss://` for
+//! TLS.
 //!
-//! Several hosts are nodes of a cluster, or sentinels where `sentinel` names their master. A slash in KEY is `%2F`.
+//! Several hosts are nodes of a cluster, or sentinels where `sentinel` names their master. FILE has the certificate of an
+//! authority of one's own. A slash in KEY is `%2F`.
 
-use dlq_redis::{RedisClient, RedisError};
+use dlq_redis::{RedisClient, RedisConfig};
+
+use dlq_core::StoreError;
 
 use crate::broker::percent_decode;
 use crate::error::CliError;
@@ -13,6 +17,8 @@ pub(super) struct RedisUrl {
     /// The URL of each node, as the client reads it.
     pub(super) nodes: Vec<String>,
     pub(super) master: Option<String>,
+    /// The file with the certificate of the authority that the servers are trusted by.
+    pub(super) authority: Option<String>,
     /// The key of the stream; empty where none is named.
     pub(super) key: String,
 }
@@ -43,25 +49,54 @@ impl RedisUrl {
         if key.contains('/') {
             return Err(refused("a slash in the key is written as %2F"));
         }
-        let mut master = None;
+        let (mut master, mut authority) = (None, None);
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("sentinel", name)) => master = Some(name.to_owned()),
-                _ => return Err(refused("its query has more than sentinel=MASTER")),
+                Some(("tls-ca", file)) => authority = Some(file.to_owned()),
+                _ => {
+                    return Err(refused("its query has more than sentinel=MASTER and tls-ca=FILE"));
+                }
             }
         }
         let node = |host: &str| format!("{scheme}://{login}{host}/{database}");
         let nodes = hosts.split(',').map(node).collect();
         let key = percent_decode(key).map_err(|_| refused("the key is not percent-encoded"))?;
-        Ok(Self { nodes, master, key })
+        Ok(Self { nodes, master, authority, key })
     }
 
-    pub(super) async fn connect(&self) -> Result<RedisClient, RedisError> {
-        match (&self.master, &self.nodes[..]) {
-            (Some(master), nodes) => RedisClient::sentinel(nodes, master).await,
-            (None, [node]) => RedisClient::open(node).await,
-            (None, nodes) => RedisClient::cluster(nodes).await,
-        }
+    pub(super) async fn connect(&self) -> Result<RedisClient, CliError> {
+        connect(&self.nodes, self.master.as_deref(), self.authority.as_deref()).await
+    }
+}
+
+/// Connects to a server, the nodes of a cluster, or the master that sentinels name.
+pub(super) async fn connect(
+    nodes: &[String],
+    master: Option<&str>,
+    authority: Option<&str>,
+) -> Result<RedisClient, CliError> {
+    let mut config = RedisConfig::new();
+    if let Some(file) = authority {
+        let pem = std::fs::read(file)
+            .map_err(|error| CliError::failed(format!("cannot read {file}: {error}")))?;
+        config = config.root_certificate(pem);
+    }
+    let client = match (master, nodes) {
+        (Some(master), nodes) => config.sentinel(nodes, master).await,
+        (None, [node]) => config.open(node).await,
+        (None, nodes) => config.cluster(nodes).await,
+    };
+    client.map_err(|error| translated(CliError::from(StoreError::from(error))))
+}
+
+/// The error with what the library advises as it is said in a URL.
+fn translated(error: CliError) -> CliError {
+    const ADVICE: &str = "with `RedisConfig::root_certificate`";
+    match error {
+        CliError::Failed(text) => CliError::Failed(text.replace(ADVICE, "as ?tls-ca=FILE")),
+        CliError::Refused(text) => CliError::Refused(text.replace(ADVICE, "as ?tls-ca=FILE")),
+        other @ CliError::Closed => other,
     }
 }
 
@@ -79,6 +114,8 @@ mod tests {
         let all = parse("rediss://ana:s%40c@h:1,g:2/0/%7Ba%7D:x%2Fdlq?sentinel=m").unwrap();
         assert_eq!(all.nodes, ["rediss://ana:s%40c@h:1/0", "rediss://ana:s%40c@g:2/0"]);
         assert_eq!((all.master.as_deref(), all.key.as_str()), (Some("m"), "{a}:x/dlq"));
+        let own = parse("rediss://h/key?tls-ca=/etc/ca.pem").unwrap();
+        assert_eq!(own.authority.as_deref(), Some("/etc/ca.pem"));
         let least = parse("redis://h/{orders}:dlq").unwrap();
         assert_eq!(
             (least.nodes, least.key),

@@ -16,8 +16,7 @@ use crate::proxy::{Proxy, Trouble};
 /// A store at a master with one replica, which nobody fails over.
 async fn opened(url: &str) -> RedisStore {
     let client = client(url).await;
-    let builder =
-        RedisStore::builder(&client).prefix(&prefix()).durability(Durability::Replicas(1));
+    let builder = RedisStore::builder(&client).prefix(prefix()).durability(Durability::Replicas(1));
     builder.replica_timeout(Duration::from_millis(200)).open().await.unwrap()
 }
 
