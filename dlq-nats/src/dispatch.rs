@@ -147,6 +147,13 @@ impl Dispatch {
             let name = name.ok_or_else(|| refused(format!("it has a key, and {NO_HEADER}")))?;
             headers.to_mut().append(name.clone(), key.clone());
         }
+        if let Some(names) = wire::uncarried(&headers) {
+            return Err(refused(format!(
+                "NATS cannot carry {names}: a name has white space, a colon or bytes that are not ASCII, or a value is \
+                 absent, has a line break, begins or ends with white space, or is not UTF-8; edit the headers \
+                 of the letter, or send it to its handler"
+            )));
+        }
         let mut lines = wire::pack_ours(&headers, &ours);
         lines.push(header::NATS_EXPECTED_STREAM.as_ref(), stream);
         lines.push(header::NATS_MESSAGE_ID.as_ref(), &id_of(once));

@@ -106,7 +106,18 @@ pub(crate) fn pack(
     Ok(lines)
 }
 
-/// The same without the rest.
+/// Names those of the producer's headers that NATS cannot carry, in words; `None` if it carries all.
+pub(crate) fn uncarried(producers: &Headers) -> Option<String> {
+    let lost = protocol::producers(producers).filter(|header| carried(header).is_none());
+    let names: Vec<_> = lost.map(|one| format!("`{}`", one.name.escape_ascii())).collect();
+    match &names[..] {
+        [] => None,
+        [name] => Some(format!("header {name}")),
+        names => Some(format!("headers {}", names.join(", "))),
+    }
+}
+
+/// The same without the rest, which leaves out the producer's headers that NATS cannot carry: [`uncarried`].
 pub(crate) fn pack_ours(producers: &Headers, ours: &Ours) -> Lines {
     let mut lines = Lines::new();
     for header in protocol::producers(producers) {

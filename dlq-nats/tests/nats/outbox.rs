@@ -307,6 +307,33 @@ async fn what_a_server_refuses_now_and_for_good_is_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g8_a_letter_whose_headers_nats_cannot_carry_is_refused_and_not_stripped() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let outbox = outbox(&server);
+    let with = |n, name: &[u8], value: &[u8]| {
+        let mut letter = born(n);
+        letter.message = letter.message.with_header(name.to_vec(), value.to_vec());
+        outgoing(&outbox, letter, &Target::Origin)
+    };
+    let lost = vec![
+        with(1, b"trace", b"a\nb"),
+        with(2, b"two words", b"a"),
+        with(3, b"binary", b"\xff"),
+        with(4, b"plain", b"a"),
+    ];
+    let sent = send(&outbox, lost).await;
+    for (sent, name) in sent.iter().zip(["`trace`", "`two words`", "`binary`"]) {
+        let Sent::Refused(error) = sent else { panic!("{name}: {sent:?}") };
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    assert!(sent[3].is_confirmed(), "{sent:?}");
+    assert_eq!(server.count(STREAM).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_what_nobody_wants_is_not_taken_for_sent() {
     if !available() {
         return;
