@@ -65,7 +65,7 @@ impl Timestamp {
         Self(self.0.saturating_sub(nanos(duration)))
     }
 
-    /// How long after `earlier` this time lies; zero when it does not.
+    /// Returns the time from `earlier` to this time; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         let nanos = i128::from(self.0) - i128::from(earlier.0);
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Where stored times come from.
+/// Source of the times that are stored.
 ///
 /// Every component that writes a time takes a clock, so that tests decide what "now" is.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {

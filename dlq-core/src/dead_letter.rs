@@ -14,7 +14,7 @@ use crate::{
 };
 
 words! {
-    /// Where a letter stands.
+    /// State of a letter.
     Status("status") {
         /// Dead; waits for somebody or something to send it back.
         Pending = "pending",
@@ -34,7 +34,7 @@ words! {
 }
 
 impl Status {
-    /// Whether it is not over; retry records count.
+    /// Returns true if the letter is not resolved. Retry records count as unresolved.
     #[must_use]
     pub const fn is_unresolved(self) -> bool {
         !matches!(self, Self::Resolved)
@@ -42,7 +42,7 @@ impl Status {
 }
 
 words! {
-    /// How a resolved letter came to be so.
+    /// Reason why a letter is resolved.
     Resolution("resolution") {
         /// A replay ran the handler to success.
         Succeeded = "succeeded",
@@ -53,12 +53,12 @@ words! {
     }
 }
 
-/// What happened to a letter after its death, as the store keeps it. Writers of letters leave it at its default.
+/// State of a letter since its death, as the store keeps it. Code that writes letters leaves it at its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LetterState {
-    /// Where it stands.
+    /// Status of the letter.
     pub status: Status,
-    /// How it was resolved; set exactly when `status` is resolved.
+    /// Reason why the letter is resolved; set exactly when `status` is resolved.
     pub resolution: Option<Resolution>,
     /// When it may run next; `None` when nothing has been arranged.
     pub due: Option<Timestamp>,
@@ -74,7 +74,7 @@ pub struct LetterState {
     pub updated_at: Timestamp,
     /// When it was last handed out to be run again.
     pub last_retry_at: Option<Timestamp>,
-    /// How often the same original message was put, where the store deduplicates by original id; otherwise 1.
+    /// Number of times that the same original message was put, if the store deduplicates by original id; otherwise 1.
     pub seen: u32,
     /// The bytes that the message had before operators [edited](crate::store::Edit) it, oldest first. A death that
     /// carries them is a death of this letter.
@@ -109,19 +109,19 @@ pub struct DeadLetter {
     pub id: LetterId,
     /// Deaths before this one.
     pub generation: u32,
-    /// What the producer sent.
+    /// Message as the producer sent it.
     pub message: Message,
-    /// Where it stood.
+    /// Stream or topic and position of the message.
     pub origin: Origin,
     /// The stable name of the handler or group that failed.
     pub consumer: String,
     /// The program that wrote the letter.
     pub service: Option<String>,
-    /// Why we gave up.
+    /// Reason why the message was given up.
     pub reason: Reason,
-    /// Whether another attempt could have succeeded, by the last failure.
+    /// Class of the last failure: whether another attempt could have succeeded.
     pub class: ErrorClass,
-    /// What went wrong in the last attempt; `None` when no attempt was made.
+    /// Cause of the last failure; `None` when no attempt was made.
     pub cause: Option<Cause>,
     /// Every attempt, oldest first.
     pub history: History,
@@ -137,11 +137,11 @@ pub struct DeadLetter {
     pub fingerprint: Fingerprint,
     /// When it died (or, for a retry record, when it was escalated).
     pub died_at: Timestamp,
-    /// Whether the death was witnessed; `false` for what was only heard of.
+    /// True if the death was witnessed; false if it was only reported by somebody else.
     pub confirmed: bool,
     /// Declared attributes, for filters.
     pub attributes: BTreeMap<String, String>,
-    /// What happened since.
+    /// State of the letter since its death.
     pub state: LetterState,
 }
 
@@ -164,7 +164,7 @@ impl DeadLetter {
         self.failure().map_or_else(|| self.reason.to_string(), Failure::report)
     }
 
-    /// What a list shows of it.
+    /// Returns the summary that lists show.
     #[must_use]
     pub fn summary(&self) -> LetterSummary {
         LetterSummary {
@@ -200,21 +200,21 @@ pub struct LetterSummary {
     pub generation: u32,
     /// The producer's own id of the message.
     pub message_id: Option<String>,
-    /// Where it was addressed.
+    /// Subject to which the message was addressed.
     pub subject: String,
     /// The type of the event.
     pub event: Option<String>,
-    /// Where it stood.
+    /// Stream or topic and position of the message.
     pub origin: Origin,
-    /// Whose death it was.
+    /// Consumer that gave the message up.
     pub consumer: String,
     /// The program that wrote the letter.
     pub service: Option<String>,
-    /// Why we gave up.
+    /// Reason why the message was given up.
     pub reason: Reason,
-    /// Whether another attempt could have succeeded.
+    /// Class of the last failure: whether another attempt could have succeeded.
     pub class: ErrorClass,
-    /// What went wrong in the last attempt.
+    /// Cause of the last failure.
     pub cause: Option<Cause>,
     /// The latest error: message and sources in one text.
     pub error: String,
@@ -230,7 +230,7 @@ pub struct LetterSummary {
     pub died_at: Timestamp,
     /// Declared attributes.
     pub attributes: BTreeMap<String, String>,
-    /// What happened since.
+    /// State of the letter since its death.
     pub state: LetterState,
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{Death, Failure, History, LetterId, Message, Origin};
 
-/// By which way a delivery came.
+/// Way by which a delivery came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lane {
@@ -41,7 +41,7 @@ struct Shared {
     message: Message,
     consumer: Arc<str>,
     origin: Origin,
-    /// Where it was read, if that is not where it was born.
+    /// Stream or topic where the message was read, if it was born elsewhere.
     previous: Option<Arc<str>>,
     lane: Lane,
     deliveries: u32,
@@ -50,7 +50,7 @@ struct Shared {
     replays: u32,
     generation: u32,
     letter: Option<LetterId>,
-    /// What the letter of its own consumer would be, once somebody has asked.
+    /// Id of the letter that its own consumer would write, once somebody has asked.
     own: OnceLock<LetterId>,
     history: History,
     /// The reason why no handler may run it. Boxed, since hardly any message has one.
@@ -170,7 +170,7 @@ impl Delivery {
         &self.shared.message
     }
 
-    /// Where it stood at its broker.
+    /// Returns the stream or topic and the position of the message at its broker.
     pub fn origin(&self) -> &Origin {
         &self.shared.origin
     }
@@ -187,19 +187,19 @@ impl Delivery {
         &self.shared.consumer
     }
 
-    /// Which run of the handler this is, counted from 1 within the generation.
+    /// Returns the number of this run of the handler, counted from 1 within the generation.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// How many runs of the handler its policy grants, where a handler's stack has said so.
+    /// Returns the number of runs that the policy grants, if a handler's stack has set it.
     #[must_use]
     pub fn max_attempts(&self) -> Option<u32> {
         self.max_attempts.map(NonZeroU32::get)
     }
 
-    /// By which way it came.
+    /// Returns the way by which the delivery came.
     #[must_use]
     pub fn lane(&self) -> Lane {
         self.shared.lane
@@ -211,13 +211,13 @@ impl Delivery {
         self.shared.previous.as_deref().unwrap_or_else(|| self.message().subject())
     }
 
-    /// How often the broker has handed it out, this time included.
+    /// Returns the number of times that the broker has handed the message out, including this one.
     #[must_use]
     pub fn deliveries(&self) -> u32 {
         self.shared.deliveries
     }
 
-    /// How many runs are known to have ended with the process.
+    /// Returns the number of runs that are known to have ended with the process.
     #[must_use]
     pub fn crashes(&self) -> u32 {
         self.shared.crashes

@@ -6,11 +6,11 @@ use std::fmt;
 /// Any error, at seams where the type does not matter.
 pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
 
-/// What a program may want to know about a failed store operation.
+/// Kind of failure of a store operation, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// What was asked for does not exist.
+    /// The requested item does not exist.
     NotFound,
     /// The request contradicts what is stored, or what another holds.
     Conflict,
@@ -21,7 +21,7 @@ pub enum StoreErrorKind {
     Unavailable,
     /// The store was opened with a configuration that it cannot serve.
     InvalidConfig,
-    /// What is stored is not what this version wrote.
+    /// The stored data is not what this version wrote.
     Corrupt,
     /// The store is of a newer or foreign format.
     Incompatible,
@@ -82,19 +82,19 @@ impl StoreError {
         self
     }
 
-    /// What kind of error it is.
+    /// Returns the kind of error.
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// What was being done.
+    /// Returns the operation that failed.
     #[must_use]
     pub const fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// Whether the same call may succeed later.
+    /// Returns true if the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Unavailable)
@@ -116,7 +116,7 @@ impl Error for StoreError {
     }
 }
 
-/// What a program may want to know about a failed transport operation.
+/// Kind of failure of a transport operation, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportErrorKind {
@@ -165,13 +165,13 @@ impl TransportError {
         self
     }
 
-    /// What kind of error it is.
+    /// Returns the kind of error.
     #[must_use]
     pub const fn kind(&self) -> TransportErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed later.
+    /// Returns true if the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, TransportErrorKind::Unavailable | TransportErrorKind::Corrupt)

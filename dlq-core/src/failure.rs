@@ -78,7 +78,7 @@ impl UnknownWord {
 }
 
 words! {
-    /// Whether another attempt could succeed.
+    /// Class of an error: whether another attempt could succeed.
     ErrorClass("class") {
         /// Another attempt may succeed: retry.
         Transient = "transient" | "retryable",
@@ -88,7 +88,7 @@ words! {
 }
 
 words! {
-    /// What kind of thing went wrong in an attempt.
+    /// Kind of problem that made an attempt fail.
     Cause("cause") {
         /// The handler returned an error.
         Error = "error",
@@ -106,7 +106,7 @@ words! {
 }
 
 words! {
-    /// Why we gave up on a message.
+    /// Reason why a message was given up.
     Reason("reason") {
         /// The error was classified permanent.
         Permanent = "permanent" | "unrecoverable" | "terminal" | "panic" | "decode_fail",
@@ -130,7 +130,7 @@ words! {
 }
 
 impl Default for ErrorClass {
-    /// What is not classified is transient: it is retried rather than given up.
+    /// Returns `Transient`: an unclassified error is retried rather than given up.
     fn default() -> Self {
         Self::Transient
     }
@@ -140,9 +140,9 @@ impl Default for ErrorClass {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Classification {
-    /// Whether another attempt could succeed.
+    /// Class of the error.
     pub class: ErrorClass,
-    /// How long the failing side asked us to wait; wins over the policy's own delay.
+    /// Delay that the failing side asked for; overrides the policy's own delay.
     pub retry_after: Option<Duration>,
 }
 
@@ -189,7 +189,7 @@ pub trait Classifier<E: ?Sized> {
     /// Judges one error.
     fn classify(&self, error: &E) -> Classification;
 
-    /// What kind of thing went wrong. Defaults to [`Cause::Error`].
+    /// Returns the kind of problem. Defaults to [`Cause::Error`].
     fn cause(&self, error: &E) -> Cause {
         let _ = error;
         Cause::Error
@@ -201,7 +201,7 @@ pub trait Classifier<E: ?Sized> {
         std::any::type_name::<E>()
     }
 
-    /// Where the error arose, as `file:line:column`, if it knows. Defaults to nothing.
+    /// Returns the place where the error arose, as `file:line:column`, if known. Defaults to nothing.
     fn location(&self, error: &E) -> Option<String> {
         let _ = error;
         None
@@ -241,26 +241,26 @@ pub const MAX_TEXT: usize = 8 * 1024;
 /// Source chains longer than this are cut in a [`Failure`], with a mark.
 pub const MAX_CHAIN: usize = 16;
 
-/// Why an attempt did not succeed. Complete enough to be read weeks later, without the process that wrote it.
+/// Failure of an attempt, complete enough to be read weeks later, without the process that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Failure {
-    /// Whether another attempt could succeed.
+    /// Class of the failure: whether another attempt could succeed.
     pub class: ErrorClass,
-    /// What kind of thing went wrong.
+    /// Kind of problem.
     pub cause: Cause,
     /// The type of the error value, as `std::any::type_name` gives it.
     pub error_type: String,
     /// The error's message, then the message of each of its sources. Never empty.
     pub messages: Vec<String>,
-    /// Where the error was turned into a failure: `file:line:column`.
+    /// Place where the error was turned into a failure: `file:line:column`.
     pub location: Option<String>,
     /// When the attempt ended.
     pub at: Timestamp,
-    /// How long the attempt took.
+    /// Duration of the attempt.
     #[serde(with = "duration_nanos", rename = "duration_ns")]
     pub duration: Duration,
-    /// How long the failing side asked us to wait.
+    /// Delay that the failing side asked for.
     #[serde(
         with = "option_duration_nanos",
         rename = "retry_after_ns",
@@ -413,14 +413,14 @@ fn cut(text: String) -> String {
     if text.len() <= MAX_TEXT { text } else { bounded(&text) }
 }
 
-/// One run of the handler that did not succeed.
+/// A run of the handler that did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Which run it was, counted from 1 within its generation.
+    /// Number of the run, counted from 1 within its generation.
     pub number: u32,
-    /// How often the message had died before this run.
+    /// Number of times that the message had died before this run.
     pub generation: u32,
-    /// Why it did not succeed.
+    /// Failure of the run.
     pub failure: Failure,
 }
 
@@ -438,7 +438,7 @@ pub struct History {
 }
 
 impl History {
-    /// How many attempts are kept in full.
+    /// Number of attempts that are kept in full.
     pub const MAX: usize = 100;
     const FIRST: usize = 10;
 
@@ -506,19 +506,19 @@ impl History {
         self.attempts.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    /// How many were dropped from the middle.
+    /// Returns the number of attempts that were dropped from the middle.
     #[must_use]
     pub fn omitted(&self) -> u64 {
         self.omitted
     }
 
-    /// How many there were in all.
+    /// Returns the number of attempts, including dropped ones.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.attempts().len() as u64 + self.omitted
     }
 
-    /// Whether there was none.
+    /// Returns true if there was no attempt.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.attempts().is_empty()

@@ -10,7 +10,8 @@ use crate::{
     Cause, DeadLetter, ErrorClass, LetterId, OperationId, Reason, Status, SubjectPattern, Timestamp,
 };
 
-/// Which letters are meant. Fields are joined by *and*, the values of one field by *or*; an empty field means any.
+/// Selection of letters. Fields are joined by *and*, the values of one field by *or*; an empty field matches any
+/// letter.
 ///
 /// ```
 /// use dlq_core::{Cause, Filter};
@@ -127,8 +128,8 @@ impl Filter {
         self
     }
 
-    /// Whether it means every letter: it has no condition, or none that any letter could fail, such as an empty text
-    /// in the error.
+    /// Returns true if the filter matches every letter: it has no condition, or none that any letter could fail, such
+    /// as an empty text in the error.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let mut telling = self.clone();
@@ -143,7 +144,7 @@ impl Filter {
         telling == Self::default()
     }
 
-    /// Whether `letter` is meant. The reference that every store agrees with.
+    /// Returns true if `letter` matches. This is the reference that every store agrees with.
     #[must_use]
     pub fn matches(&self, letter: &DeadLetter) -> bool {
         fn any<T: PartialEq>(wanted: &[T], found: &T) -> bool {

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How much a finding matters.
+/// Importance of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -37,17 +37,17 @@ impl fmt::Display for Severity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How much it matters.
+    /// Importance of the finding.
     pub severity: Severity,
-    /// What was looked at, e.g. ``topic `orders.dlq` ``.
+    /// Item that was examined, e.g. ``topic `orders.dlq` ``.
     pub subject: String,
     /// The setting or figure, as the server calls it.
     pub setting: String,
-    /// What was found.
+    /// Observed state.
     pub found: String,
-    /// What was wanted.
+    /// Expected state.
     pub want: String,
-    /// What it does to messages, and what to do.
+    /// Effect on messages, and the remedy.
     pub advice: String,
 }
 

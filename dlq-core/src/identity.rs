@@ -11,7 +11,7 @@ use crate::{Message, Origin, Timestamp};
 
 /// Hashes fields one after another, each with its length in front, so that no two lists of fields read the same.
 pub(crate) struct Fields {
-    /// What is not hashed yet: most lists fit, and are hashed at once.
+    /// Bytes that are not hashed yet. Most lists fit, and are hashed at once.
     text: [u8; 256],
     length: usize,
     hasher: Option<Box<blake3::Hasher>>,
@@ -221,7 +221,8 @@ impl OperationId {
     }
 }
 
-/// One death of a message: its letter and how often it had died before. The text form is `ID.GENERATION`.
+/// Death of a message: its letter, and the number of times that the message had died before. The text form is
+/// `ID.GENERATION`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Death {
     /// The letter.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// One header: a name and a value, both kept byte for byte.
+/// A header: a name and a value, both kept byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The name as the broker gave it; usually UTF-8.
@@ -42,13 +42,13 @@ impl Headers {
         Self(Vec::new())
     }
 
-    /// How many headers there are, repeated names counted each time.
+    /// Returns the number of headers; repeated names count each time.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no headers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -119,7 +119,7 @@ impl<'a> IntoIterator for &'a Headers {
     }
 }
 
-/// What the producer sent: subject, key, headers, payload and publish time. Never changed by us.
+/// Message as the producer sent it: subject, key, headers, payload and publish time. The framework never changes it.
 ///
 /// An absent payload (`None`) is a tombstone and differs from an empty one; so for the key.
 ///
@@ -222,7 +222,7 @@ impl Message {
         self.id.as_deref()
     }
 
-    /// Where it was addressed: NATS subject, Kafka topic, Redis stream key.
+    /// Returns the address of the message: NATS subject, Kafka topic, Redis stream key.
     #[must_use]
     pub fn subject(&self) -> &str {
         &self.subject

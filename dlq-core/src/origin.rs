@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Position {
     }
 }
 
-/// Where a message stood: cluster, transport, stream or topic, partition, position. Cheap to clone.
+/// Position of a message: cluster, transport, stream or topic, partition, position. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Fields", into = "Fields")]
 #[must_use]
@@ -73,7 +73,7 @@ pub struct Origin {
     position: Position,
 }
 
-/// What the messages of one partition have in common.
+/// Part of an origin that the messages of one partition share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Stands {
     cluster: Arc<str>,

@@ -99,16 +99,16 @@ impl<'de> Deserialize<'de> for Cursor {
     }
 }
 
-/// Which piece of a list is wanted.
+/// Request for a page of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct PageRequest {
-    /// How many letters at most; 0 is read as 1.
+    /// Maximum number of letters; 0 is read as 1.
     pub limit: u32,
     /// In which order.
     pub order: Order,
-    /// Where the previous page ended; `None` for the first page.
+    /// End of the previous page; `None` for the first page.
     pub after: Option<Cursor>,
 }
 
@@ -151,6 +151,6 @@ impl Default for PageRequest {
 pub struct Page {
     /// The letters, in the order asked for; at the end of a walk from the newest those that have come meanwhile, oldest first.
     pub letters: Vec<LetterSummary>,
-    /// Where the next page begins; `None` when this was the last.
+    /// Start of the next page; `None` on the last page.
     pub next: Option<Cursor>,
 }

@@ -1,4 +1,4 @@
-//! What a transport says of letters that it sends back: beforehand, of each, and in the end.
+//! Plans, progress and reports of transports that send letters back.
 
 mod selected;
 
@@ -9,18 +9,18 @@ pub use selected::Selected;
 
 use crate::{DeadLetter, LetterSummary, OperationId, StoreError};
 
-/// Which letters that match are sent back.
+/// Rules that decide which of the matching letters are sent back.
 #[derive(Clone, Debug)]
 pub struct ReplayRules {
-    /// Who sends them.
+    /// Operation that sends the letters.
     pub operation: OperationId,
-    /// How many letters are sent at most.
+    /// Maximum number of letters.
     pub limit: u64,
-    /// How many letters are sent in a second.
+    /// Maximum number of letters per second.
     pub rate: Option<u32>,
-    /// How often a letter may be sent back; 0 for any number.
+    /// Maximum number of times that a letter may be sent back; 0 for any number.
     pub cap: u32,
-    /// Whether letters are sent that were sent before; each once by an operation.
+    /// True if letters are sent that were sent before; an operation sends each once.
     pub again: bool,
 }
 
@@ -31,7 +31,7 @@ impl ReplayRules {
         Self { operation, limit: u64::MAX, rate: None, cap: 10, again: false }
     }
 
-    /// Why this letter is not sent; `sent_by` has sent this death back last.
+    /// Returns the reason why this letter is not sent. `sent_by` is the operation that has sent this death back last.
     #[must_use]
     pub fn skipped(&self, letter: &DeadLetter, sent_by: Option<OperationId>) -> Option<Skipped> {
         if self.is_sent(sent_by) {
@@ -41,27 +41,27 @@ impl ReplayRules {
         is_worn.then_some(Skipped::MaxReplays)
     }
 
-    /// Whether a death that `by` has sent back last is not to be sent again.
+    /// Returns true if a death that `by` has sent back last must not be sent again.
     #[must_use]
     pub fn is_sent(&self, by: Option<OperationId>) -> bool {
         by.is_some_and(|operation| !self.again || operation == self.operation)
     }
 }
 
-/// What a replay would do.
+/// Plan of a replay.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 #[must_use]
 pub struct ReplayPlan {
-    /// How many letters would be sent.
+    /// Number of letters that would be sent.
     pub letters: u64,
-    /// How many match and would not be sent, by reason.
+    /// Number of matching letters that would not be sent, by reason.
     pub skipped: BTreeMap<Skipped, u64>,
     /// The first of those that would be sent.
     pub sample: Vec<LetterSummary>,
     /// Consumers that will hear letters of others.
     pub hearers: Vec<Hearer>,
-    /// What should be known beforehand, in words.
+    /// Remarks to read before the replay.
     pub notes: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Hearer {
     }
 }
 
-/// Why a letter was not sent, though it matches.
+/// Reason why a matching letter was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Skipped {
@@ -90,8 +90,7 @@ pub enum Skipped {
     MaxReplays,
     /// Its payload is there no more. One that was read with the letter, since it is small, is sent all the same.
     Gone,
-    /// Where it was born, or whose letter it is, is not known, or was elsewhere; it can only be sent to a place that is
-    /// named.
+    /// The letter's origin or consumer is unknown or was elsewhere; it can only be sent to a destination that is named.
     NoOrigin,
     /// Its cluster has no address to which letters are sent.
     NoOutbox,
@@ -109,7 +108,7 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// What became of a letter.
+/// Outcome of a replay for one letter.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReplayOutcome {
@@ -121,14 +120,14 @@ pub enum ReplayOutcome {
     Failed(StoreError),
 }
 
-/// What a replay has done.
+/// Report of a replay.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 #[must_use]
 pub struct ReplayReport {
     /// Letters that were sent and confirmed.
     pub sent: u64,
-    /// Of these, those of which a replay that died may have sent a copy that cannot be found out.
+    /// Number of sent letters of which a replay that died may have sent a copy, and nobody can find out.
     pub doubtful: u64,
     /// Letters that were not sent, by reason.
     pub skipped: BTreeMap<Skipped, u64>,
@@ -136,14 +135,14 @@ pub struct ReplayReport {
     pub failed: u64,
     /// Letters that it did not come to: it was cancelled, or the server did not answer. Run it again.
     pub left: u64,
-    /// What kept it from going on.
+    /// Error that ended the replay early.
     pub stopped: Option<StoreError>,
-    /// What is to be known of what was sent.
+    /// Remarks about what was sent.
     pub notes: Vec<String>,
 }
 
 impl ReplayReport {
-    /// Whether it came to every letter.
+    /// Returns true if the replay processed every letter.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.left == 0 && self.stopped.is_none()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{DeadLetter, Delivery, History, Origin, Timestamp, TransportError};
 
-/// What becomes of a delivery. Made by the stack, carried out by [`Settle`].
+/// End of a delivery. The stack makes it and [`Settle`] carries it out.
 ///
 /// Whoever makes a `Dead` or `Escalated` for a delivery of the main or retry lane has *already* written the record
 /// durably and had it confirmed. For a delivery of [`Lane::Store`](crate::Lane::Store) the record is the claimed row
@@ -33,7 +33,7 @@ pub enum Disposition {
     },
     /// Not now: hand it out again after this time. Never counted as an attempt.
     Deferred {
-        /// How long to wait at least.
+        /// Minimum time to wait.
         after: Duration,
     },
 }
@@ -70,7 +70,8 @@ pub trait Settle: fmt::Debug + Send + 'static {
     /// When the lease could not be extended; `Lost` when it is no longer ours.
     fn extend(&mut self) -> impl Future<Output = Result<(), TransportError>> + Send;
 
-    /// How long the broker leaves the message with us without hearing from us; `None` for ever.
+    /// Returns the time after which the broker hands the message out again unless the lease is extended; `None` for no
+    /// limit.
     fn lease(&self) -> Option<Duration>;
 }
 
@@ -86,18 +87,18 @@ pub enum Ordering {
     Partition,
 }
 
-/// What a transport can do. Declared by the transport, checked by the conformance suite.
+/// Capabilities of a transport. The transport declares them and the conformance suite checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The order it can keep.
     pub ordering: Ordering,
-    /// Whether it counts deliveries, so that crashes can be suspected.
+    /// True if the transport counts deliveries, so that crashes can be suspected.
     pub counts_deliveries: bool,
     /// True if a delivery counts that an orderly stop ended, as it does where everything handed out is counted. False for a
     /// transport that counts only processes that died.
     pub counts_stops: bool,
-    /// Whether it can hand a message out again after a delay.
+    /// True if the transport can hand a message out again after a delay.
     pub delayed_release: bool,
 }
 
@@ -142,17 +143,17 @@ impl Capabilities {
     }
 }
 
-/// Whom the deliveries of a source are for: the handlers of a consumer, by whose names letters and retry records are known.
+/// Handlers that the deliveries of a source are for, by whose names letters and retry records are known.
 pub trait Recipients: fmt::Debug + Send + Sync {
     /// Every name: those that they have, and those that they had before.
     fn names(&self) -> Vec<Arc<str>>;
 
-    /// Whether a letter of `name` is a letter of the one that `delivery`, a message of the main lane, is for.
+    /// Returns true if a letter of `name` belongs to the handler that `delivery`, a message of the main stream, is for.
     fn is_own(&self, name: &str, delivery: &Delivery) -> bool;
 }
 
-/// Whom the deliveries of a source are for, as the source knows it: by the name that it was given, and by those of the
-/// handlers once it [is told](Source::yields_to).
+/// Recipient of a source's deliveries, as the source knows it: by the name that it was given, and by the names of the
+/// handlers once it [learns them](Source::yields_to).
 #[derive(Clone, Debug)]
 pub struct Addressee {
     name: Arc<str>,
@@ -160,7 +161,7 @@ pub struct Addressee {
 }
 
 impl Addressee {
-    /// Whoever is called `name`.
+    /// Recipient with this name.
     #[must_use]
     pub fn new(name: Arc<str>) -> Self {
         Self { name, recipients: None }
@@ -229,7 +230,7 @@ pub trait Source: fmt::Debug + Send + 'static {
     /// The handle that ends one of its deliveries.
     type Settle: Settle;
 
-    /// What the transport can do.
+    /// Returns the capabilities of the transport.
     fn capabilities(&self) -> Capabilities;
 
     /// Says whom the deliveries are for. A consumer does so when it is built, before it asks for the first. Does nothing
@@ -250,8 +251,8 @@ pub trait Source: fmt::Debug + Send + 'static {
         &mut self,
     ) -> impl Future<Output = Result<Option<(Delivery, Self::Settle)>, TransportError>> + Send;
 
-    /// How long what was fetched and not yielded may go without [`next`](Self::next) until [`keep`](Self::keep) is to be
-    /// called; `None`, the default, for ever.
+    /// Returns the time without [`next`](Self::next) after which [`keep`](Self::keep) has to be called for fetched
+    /// messages; `None`, the default, for no limit.
     fn patience(&self) -> Option<Duration> {
         None
     }

@@ -32,7 +32,7 @@ pub struct InvalidSubjectPattern {
 }
 
 impl SubjectPattern {
-    /// Whether `subject` fits.
+    /// Returns true if `subject` matches.
     #[must_use]
     pub fn matches(&self, subject: &str) -> bool {
         if self.literal {
@@ -57,13 +57,13 @@ impl SubjectPattern {
         &self.text
     }
 
-    /// Whether it has no wildcard.
+    /// Returns true if the pattern has no wildcard.
     #[must_use]
     pub fn is_literal(&self) -> bool {
         self.literal
     }
 
-    /// What every matching subject begins with: the text up to the first wildcard.
+    /// Returns the text up to the first wildcard, with which every matching subject begins.
     #[must_use]
     pub fn literal_prefix(&self) -> &str {
         if self.literal {

@@ -1,4 +1,4 @@
-//! What varies in an error text without meaning anything is replaced by a placeholder.
+//! Replaces the parts of an error text that vary without meaning by placeholders.
 //!
 //! One pass over the words of the text, no regular expressions. The kinds of value are those that Sentry's message
 //! parameterisation knows; all numbers, ids, times and addresses share one placeholder, `<n>`, because telling them
@@ -8,9 +8,9 @@ use std::borrow::Cow;
 
 use super::values::{self, Part};
 
-/// How much of a text is read, in bytes.
+/// Number of bytes of a text that are read.
 const READ: usize = 8 * 1024;
-/// How much of the result is kept, in characters.
+/// Number of characters of the result that are kept.
 const KEPT: usize = 256;
 /// Words before a quoted name of the program's own: what follows them is kept.
 const NAMED: &[&str] = &["field", "column", "constraint", "relation", "table"];
@@ -106,7 +106,8 @@ fn unquote(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Where the quote is closed: at the next one that is not escaped, and that, being an apostrophe, ends a word.
+/// Returns the position of the closing quote: the next one that is not escaped and, if it is an apostrophe, ends a
+/// word.
 fn closing(text: &str, quote: char) -> Option<usize> {
     let mut chars = text.char_indices().peekable();
     while let Some((index, char)) = chars.next() {
@@ -120,7 +121,7 @@ fn closing(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// Whether a quoted text is a name that the program gave, judged by the words before it.
+/// Returns true if a quoted text is a name from the program's own code, judging by the words before it.
 fn is_own_name(name: &str, before: &str) -> bool {
     let is_name =
         |char: char| char.is_alphabetic() || char.is_ascii_digit() || matches!(char, '_' | '.');

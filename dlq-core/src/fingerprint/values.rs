@@ -70,7 +70,7 @@ const NAMES: &[&str] = &[
     "x509",
 ];
 
-/// What a run of letters and digits is.
+/// Kind of a run of letters and digits.
 pub(super) enum Part<'a> {
     /// A word, or a name with digits in it.
     Name,
@@ -109,8 +109,8 @@ pub(super) fn judge(part: &str) -> Part<'_> {
     if hexadecimal && part.len() >= 7 { Part::Value } else { Part::Numbered(letters) }
 }
 
-/// Whether it is written like the name of a type with a number inside, such as `Utf8Error` or `FromUtf16Error`: one
-/// number, a capital behind it, and every capital followed by a small letter.
+/// Returns true if the part is written like the name of a type with a number inside, such as `Utf8Error` or
+/// `FromUtf16Error`: one number, a capital behind it, and every capital followed by a small letter.
 fn is_camel_case(part: &str) -> bool {
     let bytes = part.as_bytes();
     let at = |index: usize| bytes.get(index).copied().unwrap_or(b' ');
@@ -152,13 +152,13 @@ pub(super) fn parts(word: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether it joins two numbers to one value.
+/// Returns true if the text joins two numbers to one value.
 pub(super) fn is_joiner(part: &str) -> bool {
     matches!(part, "." | ":" | "-" | "/" | "+" | "," | "_")
 }
 
-/// How many parts a UUID, a trace parent or a MAC address takes: hexadecimal groups joined by dashes, at least three of
-/// them and 16 digits in all, or six of two digits.
+/// Returns the number of parts of a UUID, a trace parent or a MAC address: hexadecimal groups joined by dashes, at
+/// least three of them and 16 digits in all, or six of two digits.
 pub(super) fn dashed_hexadecimal(parts: &[&str]) -> Option<usize> {
     let is_hexadecimal = |part: &&str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut length = 0;
@@ -178,7 +178,7 @@ pub(super) fn dashed_hexadecimal(parts: &[&str]) -> Option<usize> {
     found.then_some(length)
 }
 
-/// Where the first IPv6 or MAC address of a word stands.
+/// Returns the position of the first IPv6 or MAC address in a word.
 pub(super) fn colon_address(word: &str) -> Option<(usize, usize)> {
     let in_run = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
     let in_name = |c: char| c.is_alphanumeric() || c == '_';
@@ -209,7 +209,7 @@ fn is_mac(run: &str) -> bool {
             .all(|pair| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Whether a word is an e-mail address.
+/// Returns true if a word is an e-mail address.
 pub(super) fn is_email(word: &str) -> bool {
     word.split_once('@')
         .is_some_and(|(name, host)| !name.is_empty() && host.contains('.') && !host.contains('@'))

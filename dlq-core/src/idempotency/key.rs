@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Up to this length a key needs no memory of its own: the text form of a UUID and a little more.
+/// Longest key that needs no allocation of its own: the text form of a UUID and a little more.
 const SHORT: usize = 38;
 
 /// A key as it is kept: a copy, since a slice would keep alive the whole buffer that it came in.

@@ -10,7 +10,7 @@ use crate::Timestamp;
 /// its own size: what grows by copying is an index of eight bytes each.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    /// By number. Not many: those that the program knows.
+    /// Consumers by number. There are few: those that the program knows.
     consumers: Vec<Arc<str>>,
     index: HashTable<Indexed>,
     /// In pieces of [`PIECE`]. None where a key was forgotten.
@@ -50,14 +50,14 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it is that of `key`.
+    /// Returns true if the entry belongs to `key`.
     #[inline]
     pub(super) fn is(&self, key: &[u8]) -> bool {
         self.key.as_slice() == key
     }
 }
 
-/// What is known of a key.
+/// State of a key.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// In flight until the lease ends.
@@ -159,7 +159,7 @@ impl Keys {
         (&mut self.fence, entry.expect("an entry that was found is there"))
     }
 
-    /// How many entries there are to look at, those that are none included.
+    /// Returns the number of slots to look at, including empty ones.
     pub(super) fn entries(&self) -> usize {
         self.entries.last().map_or(0, |last| (self.entries.len() - 1) * PIECE + last.len())
     }

@@ -23,14 +23,15 @@ pub struct MemoryIdempotency {
     /// Keys may come from whoever publishes: they are spread by a seed that only we know.
     spread: RandomState,
     clock: SharedClock,
-    /// Where the next purge goes on: the shard, and the number of the entry there.
+    /// Position at which the next purge continues: the shard, and the number of the entry there.
     purged: Arc<Mutex<(usize, usize)>>,
 }
 
-/// How many entries are looked at while a shard is locked: whoever wants a key of it meanwhile waits for some microseconds.
+/// Number of entries that are visited while a shard is locked. A caller that wants a key of this shard meanwhile waits
+/// for some microseconds.
 const LOOKS: usize = 256;
 
-/// How many parts the keys are spread over, so that threads seldom meet at a lock: a power of two.
+/// Number of shards that the keys are spread over, so that threads seldom meet at a lock: a power of two.
 const SHARDS: usize = 32;
 
 /// In a cache line of its own.
@@ -64,7 +65,7 @@ impl MemoryIdempotency {
         self
     }
 
-    /// Which shard `key` belongs to, and its hash there.
+    /// Returns the shard of `key`, and the key's hash there.
     #[inline]
     fn spread(&self, key: &[u8]) -> (usize, u32) {
         let mut hasher = self.spread.build_hasher();

@@ -29,7 +29,7 @@ use bytes::Bytes;
 
 use crate::{StoreError, Timestamp};
 
-/// How long a key that is not done, with its counts, is kept after it was last touched.
+/// Time for which a key that is not done is kept, with its counts, after it was last touched.
 pub const KEEP_FREE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Lease of a key that is claimed only to look at it.
@@ -47,7 +47,7 @@ pub struct IdempotencyToken {
     pub fence: u64,
 }
 
-/// What a claim found.
+/// Result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum IdempotencyClaim {
@@ -90,7 +90,7 @@ pub enum KeyState {
     },
 }
 
-/// How a run ended that did not succeed.
+/// End of a run that did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The handler failed: counts one attempt.
@@ -187,8 +187,8 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     /// in the background, a batch at a time; whoever has none has to, or the keys grow without end.
     fn purge(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Whether keys are forgotten without being asked to, so that nobody needs to call [`purge`](Self::purge). Defaults to
-    /// `false`.
+    /// Returns true if the store forgets keys by itself, so that nobody needs to call [`purge`](Self::purge). Defaults
+    /// to `false`.
     fn purges_itself(&self) -> bool {
         false
     }
@@ -224,11 +224,12 @@ pub trait Immediate {
 pub struct Proof {
     /// See [`IdempotencyToken::fence`].
     pub fence: u64,
-    /// Where the store has the key, by its own count: so that it need not be looked up again. A hint, which may be wrong.
+    /// Place of the key in the store, by the store's own count, which saves a second look-up. A hint that may be wrong.
     pub place: u64,
 }
 
-/// What a claim found that was answered at once: an [`IdempotencyClaim`] whose consumer and key the claimer has.
+/// Result of a claim that was answered at once: an [`IdempotencyClaim`] without consumer and key, which the claimer
+/// has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ImmediateClaim {

@@ -47,7 +47,7 @@ impl Outcome {
         }
     }
 
-    /// Whether somebody should hear of it, though it came for the first time.
+    /// Returns true if the outcome is worth reporting although the letter came for the first time.
     #[must_use]
     pub const fn is_news(self) -> bool {
         !matches!(self, Self::Known | Self::Superseded | Self::Foreign)
@@ -67,19 +67,19 @@ impl From<Receipt> for Outcome {
     }
 }
 
-/// What is told of a letter that is new to the store, or was set aside: where it stood, why it died, where it was born,
-/// and never its payload.
+/// Report about a letter that is new to the store, or was set aside: its position, the reason of its death and its
+/// origin, but never its payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Incident {
     /// When it was told.
     pub at: Timestamp,
-    /// What became of the letter.
+    /// Outcome for the letter.
     pub outcome: Outcome,
-    /// Why it was set aside, or is quarantined in the store.
+    /// Reason why the letter was set aside, or is quarantined in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Whether it may have been told before.
+    /// True if the incident may have been reported before.
     pub again: bool,
     /// The stream or topic of the dead letters.
     pub topic: String,
@@ -92,7 +92,7 @@ pub struct Incident {
     pub letter: Option<IncidentLetter>,
 }
 
-/// What an incident says of the letter.
+/// Part of an incident that describes the letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct IncidentLetter {
@@ -100,16 +100,16 @@ pub struct IncidentLetter {
     pub letter: LetterId,
     /// Deaths before this one.
     pub generation: u32,
-    /// Whose death it was.
+    /// Consumer that gave the message up.
     pub consumer: String,
     /// The key of the message.
     #[serde(with = "crate::bytes_text::option")]
     pub key: Option<Bytes>,
-    /// Whether another attempt could have succeeded.
+    /// Class of the last failure: whether another attempt could have succeeded.
     pub class: ErrorClass,
-    /// Why we gave up.
+    /// Reason why the message was given up.
     pub reason: Reason,
-    /// What went wrong in the last attempt.
+    /// Cause of the last failure.
     pub cause: Option<Cause>,
     /// The type of the last error.
     pub error_type: Option<String>,
@@ -117,7 +117,7 @@ pub struct IncidentLetter {
     pub error_message: String,
     /// Hops to a slower retry stage.
     pub retry_count: u32,
-    /// Where the message was addressed.
+    /// Subject to which the message was addressed.
     pub subject: String,
     /// The stream or topic in which it was born.
     pub original_topic: String,

@@ -9,20 +9,20 @@ use super::Outcome;
 /// Letters that came from a broker, by outcome.
 pub const DLQ_INGESTED_LETTERS_TOTAL: &str = "dlq_ingested_letters_total";
 
-/// What an [`Ingest`](super::Ingest) has done.
+/// Summary of an [`Ingest`](super::Ingest).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct IngestReport {
-    /// How many letters had which outcome.
+    /// Number of letters by outcome.
     pub by_outcome: BTreeMap<Outcome, u64>,
-    /// How many of those that are news may have been sent back before. Stores quarantine them.
+    /// Number of new letters that may have been sent back before. Stores quarantine them.
     pub unclear: u64,
     /// Number of times that the store or the broker was not there.
     pub outages: u64,
 }
 
 impl IngestReport {
-    /// How many letters had this outcome.
+    /// Returns the number of letters with this outcome.
     #[must_use]
     pub fn with_outcome(&self, outcome: Outcome) -> u64 {
         self.by_outcome.get(&outcome).copied().unwrap_or(0)

@@ -33,7 +33,7 @@ pub struct Ingest<E, S> {
     unsure: bool,
 }
 
-/// Why a call was not made to the end.
+/// Reason why a call was not completed.
 enum Ended {
     Stopped,
     Failed(StoreError),
@@ -81,7 +81,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
         self
     }
 
-    /// What was done so far.
+    /// Returns the report so far.
     pub fn report(&self) -> &IngestReport {
         &self.report
     }
@@ -169,7 +169,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
         }
     }
 
-    /// What became of each, in their order, and why it was set aside.
+    /// Puts the letters. Returns for each, in order, its outcome and the reason if it was set aside.
     async fn put(
         &mut self,
         fed: &[Entry],
@@ -313,7 +313,7 @@ fn letter(fed: &Entry) -> Option<&DeadLetter> {
     }
 }
 
-/// What has to be told: what is news, and what may be news that nobody was told of.
+/// Returns true if the letter has to be reported: it is new, or it may be new and nobody was told.
 fn is_told(fed: &Entry, outcome: Outcome) -> bool {
     outcome.is_news() || (fed.again && outcome == Outcome::Known)
 }

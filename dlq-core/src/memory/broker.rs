@@ -26,7 +26,7 @@ struct Shared {
     changed: Notify,
 }
 
-/// Where a new consumer group begins to read.
+/// Position at which a new consumer group begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
@@ -112,13 +112,15 @@ impl MemoryBroker {
         MemoryRetryLane::new(self.clone())
     }
 
-    /// How many messages and retry records the group has not settled, those it was not handed yet included.
+    /// Returns the number of messages and retry records that the group has not settled, including those that were not
+    /// handed out yet.
     #[must_use]
     pub fn pending(&self, group: &str) -> usize {
         self.world().pending(&self.stream, group)
     }
 
-    /// What the group has not settled: at which position each message was published, and by which lane it comes.
+    /// Returns the messages that the group has not settled: the position at which each was published, and the way by
+    /// which it comes.
     #[must_use]
     pub fn unsettled(&self, group: &str) -> Vec<(Position, Lane)> {
         self.world().unsettled(&self.stream, group)
@@ -130,7 +132,7 @@ impl MemoryBroker {
         self.world().unsettled_messages(&self.stream, group)
     }
 
-    /// Whether the group has settled everything.
+    /// Returns true if the group has settled everything.
     #[must_use]
     pub fn is_idle(&self, group: &str) -> bool {
         self.pending(group) == 0

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::MemoryBroker;
 use crate::{Escalation, RetryLane, StoreError, StoreErrorKind};
 
-/// Where messages of a stream wait for an attempt that is far away. Made by [`MemoryBroker::retry_lane`].
+/// Retry queue of a stream in memory. [`MemoryBroker::retry_lane`] makes it.
 ///
 /// A record is handed out when it is due, by the sources of one consumer group and by no other, under the name of the
 /// consumer that failed: of the group that has its name, or else of the one that had the message in hand. It keeps

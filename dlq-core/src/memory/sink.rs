@@ -27,7 +27,7 @@ impl MemorySink {
         self.lock().values().cloned().collect()
     }
 
-    /// One letter.
+    /// Returns a letter.
     #[must_use]
     pub fn get(&self, id: LetterId) -> Option<DeadLetter> {
         self.lock().get(&id).cloned()

@@ -26,7 +26,7 @@ struct Stream {
 /// A consumer group: its place in the stream, and what it has not settled.
 #[derive(Debug, Default)]
 struct Group {
-    /// How many messages of the log were handed out.
+    /// Number of messages of the log that were handed out.
     taken: usize,
     entries: BTreeMap<Key, Entry>,
     /// When each entry can be handed out: when it is due, or when its lease ends.
@@ -64,7 +64,7 @@ struct Entry {
 #[derive(Debug)]
 struct Record {
     delivery: Delivery,
-    /// Whose it is; a group may have several.
+    /// Consumer of the record; a group may have several.
     consumer: Arc<str>,
     death: Death,
     history: History,
@@ -341,7 +341,8 @@ impl World {
         group.entries.iter().filter_map(entry).chain(fresh).collect()
     }
 
-    /// What a group has not settled: the place in the log where it was born, and the lane by which it comes.
+    /// Returns the messages that a group has not settled: the position in the log where each was born, and the way by
+    /// which it comes.
     pub(super) fn unsettled(&self, stream: &str, group: &str) -> Vec<(Position, Lane)> {
         let Some(stream) = self.streams.get(stream) else { return Vec::new() };
         let none = Group::default();
@@ -358,7 +359,7 @@ impl World {
 }
 
 impl Group {
-    /// Whether somebody has the message in hand, by whichever way it came.
+    /// Returns true if somebody has the message in flight, by whichever way it came.
     fn holds(&self, delivery: &Delivery) -> bool {
         let place = delivery.origin().position();
         self.entries.iter().any(|(key, entry)| {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::words;
 
 words! {
-    /// How delays are spread, so that many who failed together do not come back together.
+    /// Spread of delays, so that messages that failed together do not come back together.
     ///
     /// Jitter is applied to the capped delay and only ever shortens it: no delay is above the cap. *Full* and *equal*
     /// are those of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.

@@ -47,7 +47,7 @@ impl InvalidPolicy {
 }
 
 words! {
-    /// What a panic of the handler means.
+    /// Meaning of a panic of the handler.
     PanicPolicy("panic policy") {
         /// It will panic again: dead-letter now.
         Permanent = "permanent",
@@ -56,7 +56,7 @@ words! {
     }
 }
 
-/// What comes after a failed attempt.
+/// Decision after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Another attempt, after this delay.
@@ -65,7 +65,7 @@ pub enum Next {
     Exhausted,
 }
 
-/// How often a message is tried, how long is waited in between, and where.
+/// Retry policy: the number of attempts, the delays between them, and where a message waits.
 ///
 /// Read from configuration, it has the fields of [`RetryPolicyOverrides`]; one that contradicts itself is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ impl RetryPolicy {
         }
     }
 
-    /// One attempt: every failure is the end.
+    /// Allows a single attempt: every failure is final.
     pub const fn never() -> Self {
         let mut policy = Self::new();
         policy.max_attempts = Some(1);
@@ -160,7 +160,7 @@ impl RetryPolicy {
         self
     }
 
-    /// How often the handler runs at most.
+    /// Returns the maximum number of runs of the handler.
     #[must_use]
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts.unwrap_or(match &self.backoff {
@@ -171,18 +171,18 @@ impl RetryPolicy {
         })
     }
 
-    /// How many runs may end with the process; 0 means any number.
+    /// Returns the maximum number of runs that may end with the process; 0 means any number.
     #[must_use]
     pub const fn max_crashes(&self) -> u32 {
         self.max_crashes
     }
 
-    /// How long is waited after each attempt.
+    /// Returns the delays after each attempt.
     pub const fn backoff(&self) -> &Backoff {
         &self.backoff
     }
 
-    /// Up to which delay a message waits in the process.
+    /// Returns the longest delay for which a message waits in the process.
     #[must_use]
     pub const fn hold_limit(&self) -> Duration {
         self.hold_limit
@@ -194,7 +194,7 @@ impl RetryPolicy {
         self.max_retry_after
     }
 
-    /// What a panic means.
+    /// Returns the meaning of a panic.
     #[must_use]
     pub const fn panic(&self) -> PanicPolicy {
         self.panic
@@ -246,7 +246,7 @@ impl RetryPolicy {
         Ok(())
     }
 
-    /// What the policy comes to: each delay with its bounds, and where it is spent.
+    /// Returns the schedule of the policy: each delay with its bounds, and where it is spent.
     pub fn schedule(&self) -> Schedule {
         Schedule::of(self)
     }

@@ -4,10 +4,10 @@ use std::time::Duration;
 use super::RetryPolicy;
 use super::duration::format;
 
-/// How many attempts a schedule spells out.
+/// Number of attempts that a schedule lists.
 const SHOWN: u32 = 50;
 
-/// Where a delay is waited.
+/// Place where a delay is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
@@ -19,18 +19,18 @@ pub enum Place {
     ByLength,
 }
 
-/// One delay of a schedule.
+/// A delay of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The attempt after whose failure it is waited.
     pub after_attempt: u32,
     /// The shortest and the longest it can be; `None` for a custom backoff.
     pub bounds: Option<(Duration, Duration)>,
-    /// Where it is waited.
+    /// Place where the delay is spent.
     pub place: Place,
 }
 
-/// What a policy comes to, as long as no error asks for another delay. Its `Display` is meant to be read.
+/// Schedule of a policy, as long as no error asks for another delay. Its `Display` is for people.
 ///
 /// ```
 /// use dlq_core::policy::{Backoff, RetryPolicy};
@@ -45,9 +45,9 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Schedule {
-    /// How often the handler runs at most.
+    /// Maximum number of runs of the handler.
     pub max_attempts: u32,
-    /// Up to which delay a message waits in the process.
+    /// Longest delay for which a message waits in the process.
     pub hold_limit: Duration,
     /// The delays in order; past 50 of them the rest is left out.
     pub steps: Vec<Step>,

@@ -9,7 +9,7 @@ use crate::{
     OperationId, Origin, Position, Reason, Timestamp,
 };
 
-/// Where a message was born, as its headers say.
+/// Origin of a message according to its headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Original {
     /// Stream or topic.
@@ -39,7 +39,7 @@ impl Original {
     }
 }
 
-/// What our headers on a message say. Absent and unreadable headers are `None`.
+/// Content of our headers on a message. Absent and unreadable headers are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// `dlq.version`.

@@ -84,7 +84,7 @@ pub fn of_death(letter: &DeadLetter) -> Ours {
 pub struct Replay {
     /// The operation that sends it back.
     pub operation: OperationId,
-    /// How often it has been sent back, this time included.
+    /// Number of times that the letter has been sent back, including this one.
     pub count: u32,
     /// Its coordinates in the dead letters.
     pub from: String,
@@ -196,7 +196,7 @@ impl Ours {
         self.end(name);
     }
 
-    /// What was written since the last field is the value of this one.
+    /// Ends the value of the field `name`: everything that was written since the last field.
     fn end(&mut self, name: &'static str) {
         self.fields.push((name, self.text.len()));
     }
@@ -281,7 +281,7 @@ impl Ours {
         others
     }
 
-    /// How many there are.
+    /// Returns the number of headers.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is always the version")]
     pub fn len(&self) -> usize {

@@ -6,7 +6,7 @@ use super::Decoded;
 use crate::store::rules::born;
 use crate::{Binding, DeadLetter, LetterState, Message, Origin, Reason, Timestamp};
 
-/// What is known of a letter that no header of the protocol says. Transports write it beside the headers.
+/// Facts about a letter that no header of the protocol carries. Transports write them beside the headers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Times the broker handed the message out.
@@ -15,12 +15,12 @@ pub struct Facts {
     pub crashes: u32,
     /// When it died.
     pub died_at: Timestamp,
-    /// Whether the death was witnessed.
+    /// True if the death was witnessed.
     pub confirmed: bool,
     /// Declared attributes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
-    /// What its writer knew of what happened since. Not written where that is nothing.
+    /// State that the writer of the letter knew. Not written if it is the default.
     #[serde(default, skip_serializing_if = "is_new")]
     pub state: LetterState,
 }
@@ -30,7 +30,7 @@ fn is_new(state: &LetterState) -> bool {
 }
 
 impl Facts {
-    /// What is known of this letter.
+    /// Returns the facts about this letter.
     #[must_use]
     pub fn of(letter: &DeadLetter) -> Self {
         Self {

@@ -50,14 +50,14 @@ pub enum When {
     Always,
 }
 
-/// One header of the protocol.
+/// A header of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name.
     pub name: &'static str,
     /// When it is written.
     pub when: When,
-    /// What it means.
+    /// Meaning of the header.
     pub meaning: &'static str,
 }
 
@@ -113,7 +113,7 @@ table! {
     REPLAY_ORIGINAL_ERROR = "replay.original-error", Replay, "Why it had died, bounded.";
 }
 
-/// Whether a header of this name is one of ours.
+/// Returns true if a header of this name belongs to the protocol.
 #[must_use]
 pub fn is_ours(name: &[u8]) -> bool {
     name.starts_with(KEPT.as_bytes())

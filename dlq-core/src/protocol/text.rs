@@ -1,6 +1,6 @@
 //! Text in header values: bounded, and free of control characters.
 
-/// How many bytes of an error text a header carries.
+/// Maximum number of bytes of an error text in a header.
 pub(super) const MAX: usize = 4 * 1024;
 
 /// Writes these texts one behind the other, control characters and backslashes as escapes; cuts to [`MAX`] bytes with a

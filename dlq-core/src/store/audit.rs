@@ -7,13 +7,13 @@ use crate::failure::{duration_nanos, words};
 use crate::{DeadLetter, OperationId, Timestamp};
 use std::str::FromStr;
 
-/// Who does something to letters, and why.
+/// Person or program that changes letters, and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Actor {
-    /// Who, e.g. `ana@ops-host` or `schedule`.
+    /// Name, e.g. `ana@ops-host` or `schedule`.
     pub who: String,
-    /// Why, in their own words.
+    /// Reason, in their own words.
     pub note: Option<String>,
 }
 
@@ -30,26 +30,26 @@ impl Actor {
     }
 }
 
-/// One action of an operator. Kept for good, also when the letters concerned are gone.
+/// Entry of the audit about an action of an operator. Kept for good, also after the letters are gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
     /// When.
     pub at: Timestamp,
-    /// Who and why.
+    /// Person or program, and the reason.
     pub by: Actor,
-    /// What: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `edit`, `delete`,
-    /// `cleanup`, `deduplicate`, `restore`.
+    /// Action: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `edit`, `delete`, `cleanup`,
+    /// `deduplicate`, `restore`.
     pub action: String,
-    /// What it was about, as JSON: the filter, or the arguments.
+    /// Subject of the action, as JSON: the filter, or the arguments.
     pub subject: String,
-    /// How many letters it changed.
+    /// Number of letters that were changed.
     pub affected: u64,
     /// The operation it started or steered.
     pub operation: Option<OperationId>,
 }
 
 words! {
-    /// How the processing of an event ended.
+    /// End of the processing of an event.
     Processed("processing status") {
         /// The handler succeeded.
         Success = "success",
@@ -60,20 +60,20 @@ words! {
     }
 }
 
-/// One row of the processing audit.
+/// Row of the processing audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessedEvent {
     /// The producer's id of the message, where it has one; otherwise where it stood.
     pub event_id: String,
-    /// Where it was addressed.
+    /// Subject to which the message was addressed.
     pub subject: String,
-    /// Who handled it.
+    /// Consumer that handled the message.
     pub consumer: String,
-    /// How it ended.
+    /// End of the processing.
     pub status: Processed,
-    /// Which attempt it was.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// How long the attempt took.
+    /// Duration of the attempt.
     #[serde(with = "duration_nanos", rename = "duration_ns")]
     pub duration: Duration,
     /// When it ended.

@@ -1,4 +1,4 @@
-//! What is wrong with a store: what each store gathers, and what it means.
+//! Findings about a store: the data that each store gathers, and its interpretation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct CheckLimits {
     pub ahead: Duration,
     /// A letter that was stored so far in the future.
     pub skew: Duration,
-    /// Whether to look for damage too, which reads everything that is stored.
+    /// True to look for damage too, which reads everything that is stored.
     pub is_deep: bool,
 }
 
@@ -96,13 +96,13 @@ pub struct Waiting {
     /// `replaying` when the lease of a claim has ended, `retrying` for a retry record, `pending` for a letter that was
     /// released or scheduled.
     pub status: Status,
-    /// Who should claim it.
+    /// Consumer that should claim the letter.
     pub consumer: String,
-    /// Since when it can be claimed.
+    /// Time from which the letter can be claimed.
     pub since: Timestamp,
 }
 
-/// What a store finds out about itself without reading its letters, for [`Upkeep::check`](super::Upkeep::check).
+/// Facts that a store finds out about itself without reading its letters, for [`Upkeep::check`](super::Upkeep::check).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Vitals {
@@ -118,12 +118,12 @@ pub struct Vitals {
     pub newest: Option<Timestamp>,
     /// Operations that may release letters, or whose letters are being frozen.
     pub operations: Vec<Operation>,
-    /// How many rows the processing audit has, about.
+    /// Approximate number of rows in the processing audit.
     pub processed: u64,
 }
 
 impl Vitals {
-    /// How many letters that wait for a consumer are looked at, at most.
+    /// Maximum number of waiting letters that are examined.
     pub const MOST: u32 = 1000;
 
     /// A store at this time about which nothing else is known yet.
@@ -140,7 +140,7 @@ impl Vitals {
         }
     }
 
-    /// What of it is wrong.
+    /// Returns the problems among these facts.
     #[must_use]
     pub fn findings(&self, limits: &CheckLimits) -> Vec<Finding> {
         let mut findings = self.nobody_takes(limits);

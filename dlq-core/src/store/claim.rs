@@ -23,8 +23,8 @@ pub struct Claim {
     /// The letter as it was claimed, payload and history included. Its `crashes` count the runs that ended with the
     /// process since its last death: leases that ended unfinished and, for a retry record, those it came with.
     pub letter: DeadLetter,
-    /// Whether it was a retry record or a replay under way (`retrying`), so that the count of attempts goes on. The
-    /// letter's generation is then that of the death the message would die next; see [`Claim::next_death`].
+    /// True if the letter was a retry record or a replay under way (`retrying`), so that the count of attempts goes on.
+    /// The letter's generation is then that of the death the message would die next; see [`Claim::next_death`].
     pub continues: bool,
     /// When the lease ends, by the store's time.
     pub lease_until: Timestamp,
@@ -41,18 +41,18 @@ impl Claim {
     }
 }
 
-/// Which letters to claim.
+/// Request to claim letters.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[must_use]
 pub struct ClaimRequest {
     /// Only these; usually the names of a consumer.
     pub filter: Filter,
-    /// How many at most; 0 claims none.
+    /// Maximum number of letters; 0 claims none.
     pub limit: u32,
-    /// How long the claimer has without a word.
+    /// Time after which the claim ends unless it is extended.
     pub lease: Duration,
-    /// Who claims, for operators to see.
+    /// Name of the claimer, for operators.
     pub owner: String,
 }
 
@@ -81,7 +81,7 @@ impl ClaimRequest {
     }
 }
 
-/// How a claim ended. Each but `Released` forgets the leases that ended unfinished before.
+/// End of a claim. Every variant but `Released` resets the count of leases that ended unfinished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// Done: the letter becomes `resolved`, and so does a retry record. Its operation counts it as succeeded, or, when
@@ -104,12 +104,12 @@ pub enum Finish {
     Dead(Box<DeadLetter>),
     /// Not now: back to what it was, due again after this time. Counts nothing, and stays with its operation.
     Released {
-        /// How long to wait at least.
+        /// Minimum time to wait.
         after: Duration,
     },
 }
 
-/// Whether the end of a claim was recorded.
+/// Result of recording the end of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
     /// It was, now or by an earlier call with the same token (which is remembered until a later claim of the letter is

@@ -4,17 +4,17 @@ use crate::Timestamp;
 /// scheduled, and letters whose claim has ended unfinished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Who should claim them.
+    /// Consumer that should claim the letters.
     pub consumer: String,
-    /// How many there are.
+    /// Number of letters.
     pub letters: u64,
-    /// How many of them have waited too long.
+    /// Number of letters that have waited too long.
     pub overdue: u64,
-    /// Since when the first of them can be claimed.
+    /// Time from which the first letter can be claimed.
     pub since: Timestamp,
 }
 
 impl Due {
-    /// How many letters are counted at most, of all consumers together: those that have waited longest.
+    /// Maximum number of letters that are counted, over all consumers: those that have waited longest.
     pub const MOST: u32 = 10_000;
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{Binding, DeadLetter, LetterId, Message, Status, StoreErrorKind, Timestamp};
 
-/// What an operator changes of the message of one letter: its payload, its headers. Changes of headers apply in the
-/// order in which they were added.
+/// Changes of an operator to the message of one letter: its payload, its headers. Changes of headers apply in the order
+/// in which they were added.
 ///
 /// ```
 /// use dlq_core::Message;
@@ -41,7 +41,7 @@ use crate::{Binding, DeadLetter, LetterId, Message, Status, StoreErrorKind, Time
 #[must_use]
 pub struct Edit {
     payload: Option<Option<Bytes>>,
-    /// By name: the value to set, or `None` to remove.
+    /// Changes by name: the value to set, or `None` to remove the header.
     headers: Vec<(Bytes, Option<Bytes>)>,
     expected: Option<Binding>,
     allow_invalid: bool,
@@ -160,7 +160,7 @@ impl Edit {
         Ok(Amended { is_changed, subject })
     }
 
-    /// What the audit says of it.
+    /// Returns the text for the audit.
     fn subject(&self, letter: &DeadLetter, after: &Message) -> String {
         let before = &letter.message;
         let mut subject = json!({ "letter": letter.id, "generation": letter.generation });
@@ -197,26 +197,26 @@ impl fmt::Debug for Edit {
     }
 }
 
-/// Whose a letter is, as its store knows.
+/// State of a letter's ownership, as its store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hands {
-    /// Whether somebody has claimed it and the lease has not ended.
+    /// True if somebody has claimed the letter and the lease has not ended.
     pub is_held: bool,
-    /// Whether it is a record: `retrying`, or claimed from there.
+    /// True if the letter is a retry record: `retrying`, or claimed from there.
     pub is_record: bool,
 }
 
-/// What an edit did to a letter.
+/// Result of an edit for a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Amended {
-    /// Whether anything of the letter differs.
+    /// True if anything of the letter differs.
     pub is_changed: bool,
-    /// What the audit says of it, as JSON.
+    /// Text for the audit, as JSON.
     pub subject: String,
 }
 
-/// Why a letter was not edited.
+/// Reason why a letter was not edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
@@ -244,7 +244,7 @@ pub enum EditError {
         line: usize,
         /// The column in bytes, from 1; 0 before the first.
         column: usize,
-        /// What is wrong there.
+        /// Problem that was found there.
         why: String,
     },
 }

@@ -100,7 +100,7 @@ impl DeadLetters {
         Ok(found)
     }
 
-    /// One page of the letters that match.
+    /// Returns a page of the letters that match.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl DeadLetters {
         self.store.list(filter, page).await
     }
 
-    /// How many letters match.
+    /// Returns the number of letters that match.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl DeadLetters {
         self.store.stats(filter).await
     }
 
-    /// What a replay would do, without doing it.
+    /// Returns what a replay would do, without doing it.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl DeadLetters {
         Dispatcher::new(self.store.clone(), outboxes)
     }
 
-    /// One operation.
+    /// Returns an operation.
     ///
     /// # Errors
     ///
@@ -306,7 +306,7 @@ impl DeadLetters {
         self.store.restore(letters, by).await
     }
 
-    /// How the store is: unhealthy when it does not answer, degraded when letters pile up or grow old.
+    /// Returns the health of the store: unhealthy if it does not answer, degraded if letters pile up or grow old.
     pub async fn health(&self, thresholds: HealthThresholds) -> Health {
         match self.store.stats(Filter::new()).await {
             Ok(stats) => Health::of(&stats, thresholds, self.clock.now()),

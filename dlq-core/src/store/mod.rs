@@ -60,7 +60,7 @@ use crate::{
     Timestamp,
 };
 
-/// What became of a letter that was put.
+/// Result of putting a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Receipt {
@@ -136,8 +136,8 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
         id: LetterId,
     ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
 
-    /// Those of these letters that are there, whole, in the order in which they were asked for. All of them are in
-    /// memory at once, and cost about as much as one page of a list and their payloads.
+    /// Returns those of these letters that exist, whole, in the order of the request. All of them are in memory at
+    /// once, and cost about as much as one page of a list and their payloads.
     fn get_all(
         &self,
         ids: Vec<LetterId>,
@@ -151,8 +151,8 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<LetterId>, StoreError>> + Send;
 
-    /// One page of the letters that match, without payloads. Its cost does not depend on how deep the page lies. The
-    /// page says that there is no next one exactly when nothing more matches.
+    /// Returns a page of the letters that match, without payloads. The cost does not depend on how deep the page lies.
+    /// The page has no successor exactly when nothing more matches.
     ///
     /// A walk follows the cursors until no page is left. A letter that matches through the whole walk is in it at least once, in
     /// either order, even if it moves: a retry record that dies is as old as its death, so that it moves to the newest letters.
@@ -167,7 +167,7 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
         page: PageRequest,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// How many letters match. Never capped.
+    /// Returns the number of letters that match. Never capped.
     fn count(&self, filter: Filter) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// The groups of errors among the letters that match, one per fingerprint and consumer, largest first (then by
@@ -270,7 +270,7 @@ pub trait Claims: fmt::Debug + Send + Sync + 'static {
 
 /// Sends many letters back, as a durable object that can be watched, paused and cancelled.
 pub trait Operations: fmt::Debug + Send + Sync + 'static {
-    /// What [`Operations::start`] would do, without doing it.
+    /// Returns what [`Operations::start`] would do, without doing it.
     ///
     /// # Errors
     ///
@@ -299,7 +299,7 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
         by: Actor,
     ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
 
-    /// One operation; `None` when there is none.
+    /// Returns an operation; `None` if it does not exist.
     fn operation(
         &self,
         id: crate::OperationId,
@@ -342,7 +342,7 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
 }
 
-/// What operators and janitors need.
+/// Calls for operators and maintenance jobs.
 pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
     /// Marks the selected letters, each in one step, in bounded batches that are one entry in the audit. Letters that
     /// somebody holds a live claim on are skipped and counted; a claim whose lease has ended is void. Whatever was arranged
@@ -406,8 +406,8 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
         by: Actor,
     ) -> impl Future<Output = Result<Vec<Receipt>, StoreError>> + Send;
 
-    /// What operators did, newest first, at most `limit`. Every call that was carried out has an entry, also one that
-    /// found nothing to change; steering an operation to the state it has is none.
+    /// Returns the actions of operators, newest first, at most `limit`. Every call that was carried out has an entry,
+    /// also if it found nothing to change; steering an operation to the state it already has is none.
     fn audit(&self, limit: u32)
     -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
 
@@ -442,9 +442,9 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
         limits: CheckLimits,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 
-    /// How many letters wait for somebody to claim them, by consumer in the order of their names, and how many of
-    /// those have for at least `overdue`. At most [`Due::MOST`] letters are counted, those that have waited longest,
-    /// so that the answer is as quick however many letters there are.
+    /// Returns the number of letters that wait to be claimed, by consumer in the order of their names, and the number
+    /// that have waited for at least `overdue`. At most [`Due::MOST`] letters are counted, those that have waited
+    /// longest, so that the answer is as quick however many letters there are.
     fn due(&self, overdue: Duration) -> impl Future<Output = Result<Vec<Due>, StoreError>> + Send;
 }
 

@@ -14,7 +14,7 @@ use crate::{
     Timestamp,
 };
 
-/// Where letters are sent back to.
+/// Destination of letters that are sent back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -93,16 +93,16 @@ impl From<String> for Cluster {
     }
 }
 
-/// What an operation shall do.
+/// Specification of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct OperationSpec {
-    /// Which letters. Only `pending` ones can be sent back; the plan says what else matched.
+    /// Letters that the operation is about. Only `pending` ones can be sent back; the plan counts what else matched.
     pub filter: Filter,
-    /// Where to.
+    /// Destination.
     pub target: Target,
-    /// How many at most, the first ones in `order`; `None` for all.
+    /// Maximum number of letters, the first ones in `order`; `None` for all.
     pub limit: Option<u64>,
     /// In which order.
     pub order: Order,
@@ -206,7 +206,7 @@ impl OperationSpec {
         Some((Reason::TerminalError, format!("its error contains `{text}`")))
     }
 
-    /// Whether a letter that was sent back `replays` times has reached the cap.
+    /// Returns true if a letter that was sent back `replays` times has reached the cap.
     #[must_use]
     pub const fn is_past_cap(&self, replays: u32) -> bool {
         self.max_replays != 0 && replays >= self.max_replays
@@ -250,8 +250,8 @@ impl Pace {
         (self.per / self.count).max(Duration::from_nanos(1))
     }
 
-    /// How many letters, `most` at most, may go at `now` when the next one may go at `next`, and when the one after
-    /// these may go.
+    /// Returns the number of letters, at most `most`, that may go at `now` if the next one may go at `next`, and the
+    /// time at which the following ones may go.
     ///
     /// A pause does not save up: after it at most a tenth of a second's worth (at least one letter) goes at once, so that no
     /// second sees more than the rate and a tenth. This is the generic cell rate algorithm (ITU-T I.371) with that burst.
@@ -324,7 +324,7 @@ impl From<Pace> for String {
 }
 
 words! {
-    /// Where an operation stands.
+    /// State of an operation.
     OperationState("operation state") {
         /// Its letters are being frozen; nothing is sent before all of them are. If whoever started it has died it stays
         /// so: resume it to go on with the letters that it has, or cancel it.
@@ -345,7 +345,7 @@ words! {
 }
 
 impl OperationState {
-    /// Whether it is over for good.
+    /// Returns true if the state is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Cancelled)
@@ -353,7 +353,7 @@ impl OperationState {
 }
 
 words! {
-    /// What became of one letter of an operation.
+    /// Outcome of an operation for one letter.
     ItemOutcome("outcome") {
         /// It waits its turn.
         Queued = "queued",
@@ -372,12 +372,12 @@ words! {
     }
 }
 
-/// How many letters of an operation stand where.
+/// Number of letters of an operation in each state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Letters frozen.
     pub total: u64,
-    /// By outcome; outcomes with no letter are missing.
+    /// Number by outcome; outcomes without a letter are missing.
     pub by_outcome: BTreeMap<ItemOutcome, u64>,
 }
 
@@ -405,7 +405,7 @@ impl Progress {
             - self.with_outcome(ItemOutcome::Skipped)
     }
 
-    /// Whether every letter's outcome is final.
+    /// Returns true if every letter's outcome is final.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.done() == self.total
@@ -417,11 +417,11 @@ impl Progress {
 pub struct Operation {
     /// Its identity.
     pub id: OperationId,
-    /// What it shall do.
+    /// Specification of the operation.
     pub spec: OperationSpec,
-    /// Where it stands.
+    /// State of the operation.
     pub state: OperationState,
-    /// Who started it, and why.
+    /// Person or program that started the operation, and the reason.
     pub by: Actor,
     /// When it was started.
     pub created_at: Timestamp,
@@ -429,7 +429,7 @@ pub struct Operation {
     pub updated_at: Timestamp,
     /// When the next letter may be released, by its rate.
     pub next_release: Timestamp,
-    /// How far it is.
+    /// Progress of the operation.
     pub progress: Progress,
 }
 
@@ -541,10 +541,10 @@ impl Operation {
     }
 }
 
-/// What an operation does next; see [`Operation::advance`].
+/// Next step of an operation; see [`Operation::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
-    /// How many queued letters to make due.
+    /// Number of queued letters to make due.
     pub release: u64,
     /// When the next one may be released.
     pub next_release: Timestamp,
@@ -552,7 +552,7 @@ pub struct Advance {
     pub state: OperationState,
 }
 
-/// One letter of an operation.
+/// A letter of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationItem {
     /// Its place in the frozen order, from 0.
@@ -561,9 +561,9 @@ pub struct OperationItem {
     pub letter: LetterId,
     /// The generation that was frozen.
     pub generation: u32,
-    /// What became of it.
+    /// Outcome for the letter.
     pub outcome: ItemOutcome,
-    /// Why, for those that were skipped.
+    /// Reason why the letter was skipped.
     pub why: Option<String>,
     /// When it last changed.
     pub at: Timestamp,
@@ -574,16 +574,16 @@ pub struct OperationItem {
 pub struct ItemPage {
     /// The items.
     pub items: Vec<OperationItem>,
-    /// How many items to skip for the next page; `None` when this was the last.
+    /// Number of items to skip for the next page; `None` on the last page.
     pub next: Option<u64>,
 }
 
-/// What an operation would do.
+/// Plan of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Letters that would be frozen: pending, matching, within the limit, of no other operation.
     pub count: u64,
-    /// Of these, how many have reached the cap on replays and would be quarantined instead.
+    /// Number of these letters that have reached the cap on replays and would be quarantined instead.
     pub past_cap: u64,
     /// Letters that match but cannot be sent back, by status; pending ones here belong to another operation.
     pub ineligible: BTreeMap<Status, u64>,
@@ -592,7 +592,7 @@ pub struct Plan {
 }
 
 words! {
-    /// How an operation is steered.
+    /// Command that steers an operation.
     Control("control") {
         /// Release no more letters for now.
         Pause = "pause",

@@ -10,7 +10,7 @@ use crate::Reason;
 /// Letters set aside, by event and reason.
 pub const DLQ_MESSAGES_QUARANTINED_TOTAL: &str = "dlq_messages_quarantined_total";
 
-/// How many events have a label of their own; further ones are counted as `other`.
+/// Number of events that have a label of their own; further ones are counted as `other`.
 const EVENTS: usize = 1000;
 
 /// A letter that reports `event` was set aside for `reason`. For stores; see [`rules`](super::rules).

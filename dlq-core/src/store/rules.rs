@@ -1,5 +1,5 @@
-//! What every store decides in the same way, as pure functions: what a letter that arrives means to the one that is
-//! there, and how a letter changes when something happens to it. A store looks up, asks here, and writes the answer in
+//! Decisions that every store makes in the same way, as pure functions: what an arriving letter means to the stored
+//! one, and how a letter changes when something happens to it. A store looks up, asks here, and writes the answer in
 //! one step.
 //!
 //! A row whose letter waits for another attempt (`retrying`, or claimed from there) is a *record*: it has the
@@ -17,18 +17,18 @@ use crate::{
 pub struct Standing {
     /// Its generation.
     pub generation: u32,
-    /// Whether it is a record: `retrying`, or claimed from there.
+    /// True if the letter is a retry record: `retrying`, or claimed from there.
     pub is_record: bool,
-    /// Whether somebody has claimed it and has not finished, whether or not the lease has ended.
+    /// True if somebody has claimed the letter and has not finished, whether or not the lease has ended.
     pub is_claimed: bool,
     /// Handler runs that it knows of.
     pub attempts: u32,
-    /// Whether it [is known](is_known_by_bytes) by the bytes of the letter that arrives, or the store takes both for the
-    /// same original message.
+    /// True if the row [is known](is_known_by_bytes) by the bytes of the arriving letter, or the store takes both for
+    /// the same original message.
     pub has_same_bytes: bool,
 }
 
-/// What a letter that arrives means.
+/// Meaning of an arriving letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// Nothing is there: write it.
@@ -52,7 +52,7 @@ fn is_another(row: Standing, generation: u32) -> bool {
     !row.has_same_bytes || is_absurd(generation) != is_absurd(row.generation)
 }
 
-/// What a death of generation `generation` means to the row under its id.
+/// Returns what a death of generation `generation` means to the row under its id.
 ///
 /// Only what is known by its bytes is out of date, or news: another message with the same identity is kept beside the one
 /// that is there, however often each has died.
@@ -68,7 +68,7 @@ pub fn death_arrives(row: Option<Standing>, generation: u32) -> Arrival {
     }
 }
 
-/// What a retry record of generation `generation` after `attempts` handler runs means to the row under its id.
+/// Returns what a retry record of generation `generation` after `attempts` handler runs means to the row under its id.
 ///
 /// A death is never taken back by a record of the same generation, and a record in somebody's hands is left to them.
 #[must_use]
@@ -83,13 +83,13 @@ pub fn record_arrives(row: Option<Standing>, generation: u32, attempts: u32) -> 
     }
 }
 
-/// Whether two messages have the same payload and the same key; absent differs from empty.
+/// Returns true if two messages have the same payload and the same key; absent differs from empty.
 #[must_use]
 pub fn same_bytes(one: &Message, other: &Message) -> bool {
     one.payload() == other.payload() && one.key() == other.key()
 }
 
-/// Whether the bytes of `news` are those of the letter under its id, or were before one of both was edited.
+/// Returns true if the bytes of `news` are those of the letter under its id, or were before either was edited.
 #[must_use]
 pub fn is_known_by_bytes(row: &DeadLetter, news: &DeadLetter) -> bool {
     let was = |one: &DeadLetter, other: &DeadLetter| {
@@ -117,8 +117,8 @@ pub fn restored(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
     letter
 }
 
-/// What the audit says of letters that were restored, as JSON: how many, and how many of each receipt. And how many of
-/// them are new or news.
+/// Returns the text for the audit about restored letters, as JSON: their number, and the number of each receipt. Also
+/// returns the number of those that are new or changed.
 #[must_use]
 pub fn restored_subject(receipts: &[Receipt]) -> (String, u64) {
     let count = |of: fn(&Receipt) -> bool| receipts.iter().filter(|receipt| of(receipt)).count();
@@ -289,7 +289,7 @@ pub fn retry(letter: &mut DeadLetter, run: Retried, now: Timestamp) {
 /// A run of a letter that failed and may be retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retried {
-    /// Whether the letter was a record before.
+    /// True if the letter was a retry record before.
     pub continues: bool,
     /// Crashes that its claim showed.
     pub crashes: u32,
@@ -336,13 +336,13 @@ pub fn quarantine(letter: &mut DeadLetter, reason: Reason, now: Timestamp) {
 /// message whose id is absent or empty is the same as no other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DedupKey {
-    /// Whether `name` is an event; a subject otherwise.
+    /// True if `name` is an event; false if it is a subject.
     pub is_event: bool,
     /// The event or the subject.
     pub name: String,
     /// The producer's id.
     pub message_id: String,
-    /// Whose death it was.
+    /// Consumer that gave the message up.
     pub consumer: String,
 }
 

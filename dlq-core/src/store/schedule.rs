@@ -10,12 +10,12 @@ use crate::{DeadLetter, ErrorClass, Status};
 #[non_exhaustive]
 #[must_use]
 pub struct Schedule {
-    /// Whether it runs.
+    /// True if the schedule runs.
     pub enabled: bool,
     /// Time between two runs.
     #[serde(with = "crate::policy::duration")]
     pub every: Duration,
-    /// How many letters a run sends back.
+    /// Number of letters that a run sends back.
     pub batch: u32,
     /// Letters that were sent back this often stay visible and are skipped.
     pub max_retries: u32,
@@ -82,8 +82,8 @@ impl Schedule {
         super::operation::terminal(&self.terminal, letter).is_some()
     }
 
-    /// Whether a run may send `letter` back: pending, confirmed, nothing arranged, below the cap, of the right class.
-    /// The reference that every store agrees with.
+    /// Returns true if a run may send `letter` back: pending, confirmed, nothing arranged, below the cap, of the right
+    /// class. This is the reference that every store agrees with.
     #[must_use]
     pub fn takes(&self, letter: &DeadLetter) -> bool {
         letter.state.status == Status::Pending
@@ -95,7 +95,7 @@ impl Schedule {
     }
 }
 
-/// One look at the schedule, on behalf of a consumer.
+/// A run of the schedule, on behalf of a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct ScheduleRun {

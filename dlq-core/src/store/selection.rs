@@ -2,7 +2,7 @@ use serde::Serialize;
 
 use crate::{DeadLetter, Filter};
 
-/// Which letters a destructive call is about: those that match a filter that says something, or, explicitly, all.
+/// Selection of a destructive call: the letters that match a filter with a condition, or, explicitly, all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 #[must_use]
@@ -33,7 +33,7 @@ impl Selection {
         &self.0
     }
 
-    /// Whether `letter` is selected.
+    /// Returns true if `letter` is selected.
     #[must_use]
     pub fn matches(&self, letter: &DeadLetter) -> bool {
         self.0.matches(letter)

@@ -11,7 +11,7 @@ use crate::{Cause, ErrorClass, LetterSummary, Reason, Status, Timestamp};
 pub struct Stats {
     /// All of them.
     pub total: u64,
-    /// By status, all of them. The other counts leave resolved letters out.
+    /// Number of letters by status, over all letters. The other counts leave resolved letters out.
     pub by_status: BTreeMap<Status, u64>,
     /// Unresolved ones by subject.
     pub by_subject: BTreeMap<String, u64>,
@@ -73,9 +73,9 @@ impl Stats {
 pub struct Group {
     /// The identity of the group.
     pub fingerprint: Fingerprint,
-    /// Whose deaths they are.
+    /// Consumer that gave the messages up.
     pub consumer: String,
-    /// How many letters.
+    /// Number of letters.
     pub count: u64,
     /// When the earliest was stored.
     pub first_seen: Timestamp,
@@ -85,7 +85,7 @@ pub struct Group {
     pub sample: LetterSummary,
 }
 
-/// Whether a store is well.
+/// Health of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthState {
@@ -129,7 +129,7 @@ impl HealthThresholds {
     }
 }
 
-/// How a store is, and why.
+/// Health of a store, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// The judgement.

@@ -8,7 +8,7 @@ use crate::Filter;
 use crate::failure::words;
 
 words! {
-    /// What an operator marks letters as.
+    /// Mark that an operator sets on letters.
     Mark("mark") {
         /// Set aside: not replayed until released. Cancels what was arranged.
         Quarantined = "quarantined",
@@ -19,7 +19,7 @@ words! {
     }
 }
 
-/// How many letters a call changed.
+/// Number of letters that a call changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Marked {
     /// Changed, or deleted. Letters that were so already are not counted.
@@ -28,7 +28,7 @@ pub struct Marked {
     pub skipped: u64,
 }
 
-/// What a cleanup deletes.
+/// Selection of a cleanup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -39,7 +39,7 @@ pub struct Cleanup {
     pub filter: Filter,
     /// Also letters that are not resolved. They are evidence: say so explicitly.
     pub include_unresolved: bool,
-    /// How many are deleted in one step, so that others can work in between.
+    /// Number of letters that are deleted in one step, so that others can work in between.
     pub batch: u32,
 }
 

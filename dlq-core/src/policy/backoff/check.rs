@@ -1,4 +1,4 @@
-//! What a backoff must not be.
+//! Checks of the settings of a backoff.
 
 use std::time::Duration;
 

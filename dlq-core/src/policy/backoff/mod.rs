@@ -12,8 +12,8 @@ use serde::{Serialize, Serializer};
 
 use super::jitter::{Jitter, between, mix, nanos};
 
-/// How many steps of a decorrelated walk are taken at most, which bounds the cost of one question. A later attempt
-/// walks the last ones only: by then the walk has forgotten where it started, and 3^64 ns is beyond any duration.
+/// Maximum number of steps of a decorrelated walk, which bounds the cost of one delay. A later attempt walks the last
+/// steps only: by then the walk has forgotten where it started, and 3^64 ns is beyond any duration.
 const WALKED: u32 = 64;
 
 /// Delays of the user's own making.
@@ -23,7 +23,7 @@ pub trait Delays: fmt::Debug + Send + Sync {
     fn delay(&self, attempt: u32, seed: u64) -> Option<Duration>;
 }
 
-/// How long to wait after each attempt. A pure function of policy, attempt and seed.
+/// Delays after each attempt: a pure function of policy, attempt and seed.
 ///
 /// The text form is that of the attribute: `exponential(200ms, factor = 2, max = 30s, jitter = full)`,
 /// `constant(1s)`, `linear(1s, increment = 1s, max = 10s)`, `decorrelated(100ms, max = 10s)`, `ladder(30s, 5m, 1h)`.
@@ -36,29 +36,29 @@ pub enum Backoff {
     Constant {
         /// The delay.
         delay: Duration,
-        /// How it is spread.
+        /// Spread of the delays.
         jitter: Jitter,
     },
     /// A delay that grows by the same amount each time.
     Linear {
         /// After the first attempt.
         initial: Duration,
-        /// What is added each time.
+        /// Amount that is added each time.
         increment: Duration,
         /// Never more than this.
         max: Duration,
-        /// How it is spread.
+        /// Spread of the delays.
         jitter: Jitter,
     },
     /// A delay that is multiplied each time.
     Exponential {
         /// After the first attempt.
         initial: Duration,
-        /// What it is multiplied by each time; at least 1.
+        /// Factor by which the delay grows each time; at least 1.
         factor: f64,
         /// Never more than this.
         max: Duration,
-        /// How it is spread.
+        /// Spread of the delays.
         jitter: Jitter,
     },
     /// A random delay between `initial` and three times the one before ("decorrelated jitter", from the same source
@@ -69,7 +69,7 @@ pub enum Backoff {
         /// Never more than this.
         max: Duration,
     },
-    /// One delay after another, as stages of retry topics have them.
+    /// A list of delays, as the stages of retry topics have them.
     Ladder {
         /// The delay after each attempt; the last one stays.
         stages: Vec<Duration>,
@@ -104,7 +104,7 @@ impl Backoff {
         Self::Decorrelated { initial, max: Duration::from_secs(30) }
     }
 
-    /// One delay after another.
+    /// Uses these delays one after another.
     pub fn ladder(stages: impl IntoIterator<Item = Duration>) -> Self {
         Self::Ladder { stages: stages.into_iter().collect() }
     }

@@ -18,7 +18,7 @@ const SMALL: usize = 1024;
 pub struct Row<P> {
     /// The letter.
     pub letter: DeadLetter,
-    /// Where it stands.
+    /// Position of the letter.
     pub place: P,
     /// Size of the payload; `None` if the message has none.
     pub size: Option<u64>,
@@ -31,7 +31,7 @@ pub struct Row<P> {
 }
 
 impl<P> Row<P> {
-    /// What is kept of a whole letter.
+    /// Keeps the part of a whole letter that lists and counts need.
     pub fn new(mut letter: DeadLetter, place: P) -> Self {
         let message = &letter.message;
         let (bytes, conflicting) = (digest(message), letter.id.conflicting(message));
@@ -75,12 +75,12 @@ impl<P> Row<P> {
     }
 }
 
-/// How a death was sent back.
+/// Record of how a death was sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// When, the last time.
     pub at: Timestamp,
-    /// How often.
+    /// Number of times.
     pub times: u32,
 }
 

@@ -1,5 +1,5 @@
-//! How letters in memory are listed, grouped and counted, as pure functions: what [`Letters`](super::Letters) answers
-//! for whoever has them at hand, the store in memory as well as a reader of a broker's dead letters.
+//! Lists, groups and counts letters in memory, by pure functions: the answers of [`Letters`](super::Letters) for the
+//! store in memory as well as for a reader of a broker's dead letters.
 
 mod collapsed;
 mod stretch;
@@ -34,7 +34,8 @@ fn first_with(digits: &str) -> Option<LetterId> {
     format!("{digits:0<32}").parse().ok()
 }
 
-/// One page of the letters that match: `by_age` has the [`place`] of every letter, `letter` finds the one of an id.
+/// Returns a page of the letters that match: `by_age` has the [`place`] of every letter, `letter` finds a letter by its
+/// id.
 pub fn page<'a>(
     by_age: &BTreeSet<ByAge>,
     letter: impl Fn(&LetterId) -> Option<&'a DeadLetter>,

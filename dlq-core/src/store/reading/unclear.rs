@@ -17,7 +17,7 @@ pub fn quarantine_unclear(letter: &mut DeadLetter, why: impl Into<String>) {
     say_unclear(letter, why);
 }
 
-/// Why it is not known whether this letter was sent back, where it is quarantined for that.
+/// Returns the reason why it is not known whether this letter was sent back, if it is quarantined for that.
 #[must_use]
 pub fn unclear(letter: &DeadLetter) -> Option<&str> {
     let why = letter.attributes.get(REPLAYS_UNCLEAR);
