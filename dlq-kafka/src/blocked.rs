@@ -1,5 +1,5 @@
-//! What cannot be read while the rest can: a topic that is gone or may not be read, records that the client cannot
-//! decompress.
+//! Records and topics that cannot be read while the rest can: a topic that is gone or may not be read, records that the
+//! client cannot decompress.
 //!
 //! The client reports such an error with neither topic nor partition, and some of them once only. So whoever hears one
 //! has a second client look, on a thread of its own: it asks for each topic, and reads a little of each partition from
@@ -22,19 +22,19 @@ use crate::error::SetupError;
 use crate::looker::{Seen, looker, read_at};
 use crate::shared::{Shared, lock};
 
-/// How often it is looked at while something is in the way.
+/// Interval of checks while something is blocked.
 const AGAIN: Duration = Duration::from_secs(3);
-/// How often it is told. A consumer takes its source for well again after half a minute without a word.
+/// Interval of reports. A consumer considers its source healthy again after half a minute without a report.
 const TOLD: Duration = Duration::from_secs(20);
-/// How long one question of a look may take.
+/// Time limit of one request of a check.
 const ASKING: Duration = Duration::from_secs(2);
 
-/// What the client says of an error besides its code. It says so just before it hands the error out.
+/// Text that the client logs about an error besides its code, just before it returns the error.
 #[derive(Debug, Default)]
 pub(crate) struct Reason(Mutex<Option<String>>);
 
 impl Reason {
-    /// Whether it is another than the last.
+    /// Returns true if the reason differs from the last one.
     pub(crate) fn heard(&self, reason: &str) -> bool {
         let mut last = lock(&self.0);
         let is_news = last.as_deref() != Some(reason);
@@ -62,7 +62,7 @@ impl ClientContext for Reason {
 
 impl ConsumerContext for Reason {}
 
-/// Whether an error is of some topic, of which it does not say which.
+/// Returns true if an error concerns some topic without naming it.
 pub(crate) fn is_of_a_topic(code: Code) -> bool {
     is_of_records(code)
         || matches!(
@@ -74,7 +74,7 @@ pub(crate) fn is_of_a_topic(code: Code) -> bool {
         )
 }
 
-/// Whether it is of records that stand there and that the client can make nothing of.
+/// Returns true if an error concerns existing records that the client cannot interpret.
 pub(crate) fn is_of_records(code: Code) -> bool {
     matches!(
         code,
@@ -86,7 +86,7 @@ pub(crate) fn is_of_records(code: Code) -> bool {
     )
 }
 
-/// What cannot be read, and what to do, each with its error.
+/// Blocked items and the remedy for each, with their errors.
 type Found = Vec<(Code, String)>;
 
 /// Has it looked at while something may be in the way.
@@ -95,9 +95,9 @@ pub(crate) struct Watch {
     topics: Vec<String>,
     look: Option<JoinHandle<Result<Found, SetupError>>>,
     looked: Option<Instant>,
-    /// What the client said since the last look began.
+    /// Text that the client has logged since the last check began.
     said: Option<String>,
-    /// What was found last, and when that was told.
+    /// Blocked items that were found last, and the time at which they were reported.
     found: Vec<String>,
     told: Option<Instant>,
 }

@@ -41,7 +41,7 @@ fn name_of(setting: &str) -> &str {
     alias.map_or(setting, |(_, name)| name)
 }
 
-/// Where the cluster is, and how to speak to it.
+/// Address and settings of a cluster.
 ///
 /// # TLS and logins
 ///
@@ -82,7 +82,7 @@ impl Brokers {
         self
     }
 
-    /// What to do about brokers that do not answer.
+    /// Returns advice about brokers that do not respond.
     pub(crate) fn reach(&self) -> &'static str {
         if self.settings.contains_key("security.protocol") {
             "check address and network"
@@ -91,7 +91,7 @@ impl Brokers {
         }
     }
 
-    /// What to do about a login that is refused.
+    /// Returns advice about a refused login.
     pub(crate) fn login(&self) -> String {
         let set = |name| self.settings.get(name);
         match set("sasl.mechanisms") {

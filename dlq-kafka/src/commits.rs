@@ -1,5 +1,6 @@
-//! One commit at a time. Of two that are on their way the older one may come last, as when the client sends it again, or
-//! when the thread that looked first is slower: the group would then have what was before, for good where nothing follows.
+//! Commits, one at a time. If two were on their way, the older one could arrive last, as when the client sends it again
+//! or when the thread that looked first is slower. The group would then keep the older position, for good if nothing
+//! follows.
 //!
 //! Each is waited for, on a thread of its own: of one that is not, the client says nothing when it fails. A broker may refuse
 //! the partitions of one topic and take those of others, and the client says of none which: each topic is committed alone then.
@@ -20,7 +21,7 @@ use crate::shared::{Shared, lock};
 
 /// After how long what was refused is committed again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often it is told that commits are refused.
+/// Interval of reports about refused commits.
 const TOLD: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -37,7 +38,7 @@ struct State {
     told: Option<Instant>,
 }
 
-/// What is done is looked at once one has it, and committed before it ends.
+/// Turn to commit. The position is read after the turn begins and committed before it ends.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Turn(Arc<Commits>);
@@ -58,7 +59,7 @@ impl Commits {
         (!std::mem::replace(&mut state.is_taken, true)).then(|| Turn(Arc::clone(self)))
     }
 
-    /// Whether one was refused a moment ago.
+    /// Returns true if a commit was refused a moment ago.
     fn rests(&self) -> bool {
         lock(&self.state).refused.is_some_and(|at| at.elapsed() < AGAIN)
     }
@@ -105,7 +106,7 @@ pub(crate) fn commit_news(shared: &Arc<Shared>, consumer: &Arc<BaseConsumer<Hook
     });
 }
 
-/// What became of a commit.
+/// Result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
     pub(crate) done: Vec<Arc<Partition>>,
@@ -157,7 +158,7 @@ pub(crate) fn commit(
     committed
 }
 
-/// Whether a broker refuses some topics only.
+/// Returns true if a broker refuses only some topics.
 pub(crate) fn is_of_topic(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     matches!(

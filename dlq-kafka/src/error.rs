@@ -1,4 +1,4 @@
-//! How failures of the cluster are told.
+//! Errors of the cluster in words.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 /// A topic or a client that could not be made ready, or a request that was not answered as hoped.
 #[derive(Debug)]
 pub(crate) enum SetupError {
-    /// What is there, or what was asked for, will not do.
+    /// The requested setting, or an existing one, is not acceptable.
     Config(String),
     /// This topic may not be used by this user, who may use others.
     Forbidden(String),
-    /// What is there cannot be read by this build.
+    /// This build cannot read what is there.
     Unreadable(String),
-    /// What was asked for does not exist.
+    /// The requested item does not exist.
     NotFound(String),
     /// The cluster did not answer, or not now.
     Unavailable(String, Option<BoxError>),
 }
 
-/// What the client says of settings that this build has nothing for.
+/// Texts of the client about settings that this build does not support.
 const ABSENT: [&str; 2] = ["OpenSSL", "No provider for SASL mechanism SCRAM"];
 
 impl SetupError {
@@ -28,7 +28,7 @@ impl SetupError {
         Self::Unavailable(what.into(), Some(source.into()))
     }
 
-    /// What a request came to: `what` says what was asked of which topic.
+    /// Makes the error of a request: `what` names the request and its topic.
     pub(crate) fn answered(what: &str, error: KafkaError) -> Self {
         let mut text = match &error {
             // The client says the value too, which may be a password.
@@ -88,7 +88,7 @@ impl SetupError {
     }
 }
 
-/// What the broker or the client says, which for administration the client's own method leaves out.
+/// Returns the code of the broker or the client, which the client's own method leaves out for administration.
 pub(crate) fn code(error: &KafkaError) -> Option<RDKafkaErrorCode> {
     match error {
         KafkaError::AdminOp(code) => Some(*code),
@@ -96,8 +96,9 @@ pub(crate) fn code(error: &KafkaError) -> Option<RDKafkaErrorCode> {
     }
 }
 
-/// Whether what was asked for is about to be another broker's, or has just become this one's: they say so of partitions and
-/// groups for a moment after these were made, after a broker's start, and when another takes over.
+/// Returns true if the request went to a broker that is about to take over or hand over. Brokers answer so about
+/// partitions and groups for a moment after these were created, after a broker's start, and when another one takes
+/// over.
 pub(crate) fn is_moving(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{
         CoordinatorLoadInProgress, CoordinatorNotAvailable, FencedLeaderEpoch, LeaderNotAvailable,
@@ -122,7 +123,7 @@ pub(crate) fn is_moving(error: &KafkaError) -> bool {
     code(error).is_some_and(|code| moving.contains(&code))
 }
 
-/// Whether asking again does not help.
+/// Returns true if asking again does not help.
 pub(crate) fn is_refusal(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode::{
         Authentication, ClusterAuthorizationFailed, GroupAuthorizationFailed, InvalidConfig,

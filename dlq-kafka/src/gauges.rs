@@ -11,7 +11,7 @@ pub const DLQ_KAFKA_WAITING: &str = "dlq_kafka_waiting";
 pub const DLQ_KAFKA_PAUSED: &str = "dlq_kafka_paused";
 /// In how many seconds the first of what waits in memory is due, 0 when nothing waits, by `group`: a gauge.
 pub const DLQ_KAFKA_NEXT_DUE_SECONDS: &str = "dlq_kafka_next_due_seconds";
-/// How long after its time a retry record was handed out, by `topic`: a histogram.
+/// Delay between the due time of a retry record and its delivery, by `topic`: a histogram.
 pub const DLQ_KAFKA_LATENESS_SECONDS: &str = "dlq_kafka_lateness_seconds";
 /// Partitions that are read from their beginning, since they end before what the group has committed, by `topic`: a counter.
 pub const DLQ_KAFKA_ANEW: &str = "dlq_kafka_anew_total";
@@ -26,7 +26,7 @@ pub const DLQ_KAFKA_UNCLAIMED: &str = "dlq_kafka_unclaimed_total";
 /// Records that were written to a retry topic, by `topic`: a counter.
 pub const DLQ_KAFKA_RETRIES: &str = "dlq_kafka_retries_total";
 
-/// What a source shows of itself. The thread that polls writes it in each of its turns, so that what is shown is of now.
+/// Gauges of a source. The polling thread updates them in each turn, so that they are current.
 #[derive(Clone)]
 pub(crate) struct Gauges {
     waiting: Gauge,

@@ -1,4 +1,4 @@
-//! Which groups there are. Each is known to one broker, and so all are asked.
+//! Consumer groups of a cluster. Each is known to one broker, so all brokers are asked.
 //!
 //! The client takes what the others say for everything when a broker refuses its connection, and says nothing at all when
 //! one is silent. So its connections are looked at: only what came while all of them stood is all that there is.
@@ -18,19 +18,19 @@ use rdkafka::{ClientContext, Statistics};
 use crate::brokers::Brokers;
 use crate::error::{SetupError, code, is_moving, is_refusal};
 
-/// How long brokers may take to answer, at first and at last.
+/// Shortest and longest time limit for answers of brokers.
 const ANSWER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// For how long they are asked again: within that, a cluster usually notices that a broker is away, and has others decide
 /// for its groups.
 const PATIENCE: Duration = Duration::from_secs(11);
-/// Of which brokers there are is asked together with a topic.
+/// Topic whose metadata is requested to learn the brokers.
 const OFFSETS: &str = "__consumer_offsets";
-/// How often the client says how its connections are.
+/// Interval at which the client reports the state of its connections.
 const EACH: Duration = Duration::from_millis(50);
 
-/// What brokers say of groups.
+/// Answers of brokers about groups.
 pub(crate) struct Groups {
-    /// What came; nothing where the client has none of it.
+    /// Received list; empty if the client has none.
     list: Option<GroupList>,
     /// The brokers that did not answer, for messages. Nobody knows the groups for which these decide.
     pub(crate) silent: BTreeSet<String>,
@@ -51,7 +51,7 @@ impl Groups {
         self.list.iter().flat_map(|list| list.groups())
     }
 
-    /// What is not known, if it is not everything.
+    /// Returns the unknown part, if the answer is incomplete.
     pub(crate) fn unknown(&self) -> Option<String> {
         let silent: Vec<_> = self.silent.iter().map(String::as_str).collect();
         let silent = silent.join(" and ");
@@ -116,10 +116,10 @@ fn ask(brokers: &Brokers, name: Option<&str>) -> Result<Groups, SetupError> {
     }
 }
 
-/// What a list has come to, and who was silent.
+/// Result of a list, and the brokers that did not respond.
 type Listed = (KafkaResult<GroupList>, BTreeSet<String>);
 
-/// By a client of its own, since a connection that ended before is seen as well.
+/// Asks by a client of its own, since a connection that ended before is seen as well.
 fn ask_once(
     brokers: &Brokers,
     name: Option<&str>,

@@ -1,6 +1,6 @@
-//! What one owner of a partition tells the next, in the metadata of its commits: whether it left in good order, how
-//! often owners have died, which records were running alone when they did (G3), up to where it had handed out records,
-//! and which of them are done although one before them is not.
+//! Metadata of commits, by which one owner of a partition informs the next: whether it left in good order, how often
+//! owners have died, which records were running alone when they did (G3), up to where it had handed out records, and
+//! which of them are done although one before them is not.
 //!
 //! | what happened | what is committed |
 //! |---|---|
@@ -38,10 +38,10 @@ const MARKS: usize = 60;
 
 const VERSION: &str = "dlq1";
 
-/// What is known of the owners of a partition.
+/// Knowledge about the owners of a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Handover {
-    /// Who has the partition: another number for each source.
+    /// Number of the owner, unique for each source.
     owner: u64,
     /// Number of owners that died in a row without getting past [`careful`](Self::careful).
     deaths: u32,
@@ -58,17 +58,17 @@ pub(crate) struct Handover {
     done: Done,
     /// Runs that began alone and have not ended, by offset: how many.
     marks: BTreeMap<u64, u32>,
-    /// Those of them that run now.
+    /// Suspects that run now.
     running: BTreeSet<u64>,
 }
 
 impl Handover {
-    /// What the first owner knows.
+    /// Returns the knowledge of the first owner.
     pub(crate) fn of(owner: u64) -> Self {
         Self { owner, ..Self::default() }
     }
 
-    /// What this owner knows, that found `metadata` with the commit of `position`.
+    /// Returns the knowledge of an owner that found `metadata` with the commit of `position`.
     pub(crate) fn take_over(owner: u64, metadata: &str, position: u64) -> Self {
         let Some(Before { mut handover, is_clean, handed }) = Self::read(metadata, position) else {
             return Self { handed: position, ..Self::of(owner) };
@@ -149,12 +149,12 @@ impl Handover {
         self.done.clear();
     }
 
-    /// How often a record was handed out to owners that died.
+    /// Returns the number of times that a record was handed out to owners that died.
     pub(crate) fn deaths_of(&self, offset: u64) -> u32 {
         if offset < self.until { self.deaths } else { 0 }
     }
 
-    /// Up to where records may be in flight while it is not known which of them kills.
+    /// Returns the offset up to which records may be in flight while it is unknown which of them kills.
     pub(crate) fn limit(&self) -> Option<u64> {
         (self.deaths > 0).then_some(REACH)
     }

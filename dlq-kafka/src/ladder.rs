@@ -59,7 +59,7 @@ impl Ladder {
         self
     }
 
-    /// Whether groups share the topics.
+    /// Returns true if groups share the topics.
     pub(crate) fn is_shared(&self) -> bool {
         !self.template.contains("{group}")
     }
@@ -99,7 +99,8 @@ impl Ladder {
         Ok(stages)
     }
 
-    /// Of these topics those that are named as its stages are and are none: they were once, of `group` and its topic.
+    /// Returns those of these topics that are named like stages and are none: they were stages of `group` and its topic
+    /// once.
     pub(crate) fn former(&self, names: &[String], topic: &str, group: &str) -> Vec<Stage> {
         let template = self.template_of(topic, group);
         let Some((before, after)) = template.split_once("{delay}") else { return Vec::new() };
@@ -128,7 +129,7 @@ impl Default for Ladder {
     }
 }
 
-/// Whether a topic can have this name.
+/// Returns true if a topic can have this name.
 pub(crate) fn is_topic(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     !name.is_empty()

@@ -1,4 +1,4 @@
-//! How far a consumer is behind, topic by topic: its own, its retry topics, and the dead letters.
+//! Lag of a consumer, topic by topic: its own, its retry topics, and the dead letters.
 //!
 //! Asked are the brokers (`ListOffsets`, and the offsets that the group has committed), not the client's statistics, which
 //! know nothing of partitions that are paused or belong to another process. Whoever asks joins no group and reads no
@@ -47,7 +47,7 @@ use crate::topics::{Cluster, Look, blocking};
 
 /// The end offsets of a topic, by `topic`.
 pub const DLQ_KAFKA_END_OFFSET: &str = "dlq_kafka_end_offset";
-/// How far a group is behind in a topic, by `topic` and `group`.
+/// Lag of a group in a topic, by `topic` and `group`.
 pub const DLQ_KAFKA_LAG: &str = "dlq_kafka_lag";
 
 /// The shortest pause between two readings.
@@ -65,7 +65,7 @@ struct Shared {
     cluster: Mutex<Option<Cluster>>,
 }
 
-/// How far a group is behind in a topic.
+/// Lag of a group in a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopicLag {
@@ -73,9 +73,9 @@ pub struct TopicLag {
     pub topic: String,
     /// The end offsets of its partitions, summed.
     pub end_offset: u64,
-    /// How many records are there before which the group has not committed.
+    /// Number of records that the group has not committed.
     pub lag: u64,
-    /// How many partitions are left out, since they have no leader now.
+    /// Number of partitions that are left out because they have no leader now.
     pub leaderless: usize,
 }
 

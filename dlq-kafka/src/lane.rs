@@ -17,8 +17,8 @@ const OPERATION: &str = "write a retry record";
 /// A stage, and how many partitions it has.
 type Topic = (Stage, i32);
 
-/// Where messages of a consumer wait for an attempt that is far away: its retry topics. Made by
-/// [`KafkaTransport::retry_lane`](crate::KafkaTransport::retry_lane).
+/// Retry queue of a consumer: its retry topics. [`KafkaTransport::retry_lane`](crate::KafkaTransport::retry_lane) makes
+/// it.
 ///
 /// A record goes to the first stage that is long enough, is due when that stage's delay is over, and keeps message, origin
 /// and identity of the delivery that failed; attempts and history travel in its headers. Its partition is that of its key,
@@ -32,7 +32,7 @@ pub struct KafkaRetryLane {
     producer: Producer,
     /// The stages of each topic, with how many partitions they have.
     stages: Arc<[(String, Vec<Topic>)]>,
-    /// Whose they are, where others have them too.
+    /// Group of the records, if groups share the topics.
     group: Option<Arc<str>>,
     clock: SharedClock,
 }

@@ -10,7 +10,7 @@ use rdkafka::error::KafkaResult;
 
 use crate::partition::Partition;
 
-/// How long a broker may take to answer.
+/// Time limit for an answer of a broker.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Has partitions begin where they end now, which a thread of its own asks: a broker may be silent.
@@ -25,8 +25,8 @@ pub(crate) fn begin<C: ConsumerContext + 'static>(
     asking.inspect_err(|error| tracing::warn!(%error, "a thread that asks cannot be started")).ok()
 }
 
-/// One that nobody leads, or whose leader does not answer, is left as it is, and holds up no other: the client would wait
-/// for a leader for as long as it may.
+/// Asks one partition. A partition without a leader, or whose leader does not respond, is left as it is and holds up no
+/// other: the client would wait for a leader for as long as it may.
 fn ask<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Arc<Partition>],
@@ -76,7 +76,7 @@ fn ask<C: ConsumerContext>(
     }
 }
 
-/// Which broker leads each partition; -1 where none does.
+/// Returns the broker that leads each partition; -1 if there is none.
 fn leaders<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,

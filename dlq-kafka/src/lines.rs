@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::{Line, Taken};
 
-/// Which records of a partition are in hand at the same time.
+/// Number of records of a partition that are in flight at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -14,9 +14,9 @@ pub enum Concurrency {
     /// All that there is room for. A handler with an order key has its order still: its consumer sees to it.
     #[default]
     Unordered,
-    /// One of each key of the record; of those without a key, all.
+    /// One record of each key; all records without a key.
     Key,
-    /// One.
+    /// One record.
     Partition,
 }
 

@@ -12,7 +12,7 @@ use crate::blocked::Reason;
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 
-/// How long reading may take, and how long one partition is waited for at once.
+/// Time limit for reading, and for waiting for one partition.
 const LOOK: Duration = Duration::from_secs(8);
 const TURN: Duration = Duration::from_millis(10);
 

@@ -17,7 +17,7 @@ use crate::gauges::{anew, lost};
 use crate::partition::{Gap, Partition};
 use crate::shared::Shared;
 
-/// How long brokers may take to say where partitions begin.
+/// Time limit for brokers to say where partitions begin.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 /// The time between two looks: a topic of transactions has many gaps.
 const EVERY: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use crate::partition::{Over, Partition};
 use crate::rebalance::{Hooks, add};
 use crate::shared::{Place, Shared, lock};
 
-/// How long a mark may take.
+/// Time limit for writing a mark.
 const ANSWER: Duration = Duration::from_secs(10);
 const MARKING: &str = "mark the run of a suspect";
 

@@ -40,9 +40,9 @@ pub(crate) struct Partition {
     held: AtomicUsize,
     held_bytes: AtomicUsize,
     has_unreadable: AtomicBool,
-    /// Whether the client fetches it, since a record of it has come.
+    /// True if the client fetches the partition, because a record of it has come.
     is_fetched: AtomicBool,
-    /// Whether the client fetches none of it for now, since enough is in memory or in flight.
+    /// True if the client has paused the partition, because enough of it is in memory or in flight.
     pub(crate) is_paused: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ struct State {
     start: Option<u64>,
     /// The first offset that was received; what was committed may be asked for later.
     first: Option<u64>,
-    /// Whether there is something to commit.
+    /// True if there is something to commit.
     is_dirty: bool,
     /// The longest part that was passed over without a record since the last look.
     gap: Option<Gap>,
@@ -83,23 +83,24 @@ struct State {
     granted: BTreeSet<u64>,
     /// Number of bytes of metadata that the brokers do not take of those that are written otherwise.
     cut: usize,
-    /// Whether marks were taken away and the group is not known to have heard of it.
+    /// True if marks were removed and the group may not know it yet.
     has_ended: bool,
     /// It was given up: nothing that ends now counts.
     is_over: bool,
-    /// Where the group begins that has committed nothing, while what was before may come, and whether the client was told.
+    /// Start of a group that has committed nothing, while earlier records may still come, and whether the client was
+    /// told.
     end: Option<(u64, bool)>,
     hops: Hops,
-    /// How far the client had come beyond everything that is done, when that was looked at last: from where and to where.
+    /// Distance of the client's position from everything that is done, at the last look: from where and to where.
     ahead: Option<(u64, u64)>,
     /// The offset at which the partition began when that was asked last: what was deleted before it was told.
     low: u64,
 }
 
-/// Whether it was told that we have the partition.
+/// State of taking over a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// What the owner before left is not known yet.
+    /// The state that the previous owner left is not known yet.
     #[default]
     Unknown,
     /// There is no commit, and so no offset to say it with, until a record comes.
@@ -112,7 +113,7 @@ pub(crate) enum Opening {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) sequence: Sequence,
-    /// How often it was handed out to owners that died.
+    /// Number of times that the record was handed out to owners that died.
     pub(crate) deaths: u32,
     /// An owner before has done it.
     pub(crate) is_done: bool,
@@ -165,7 +166,7 @@ impl Partition {
         self.state().opening
     }
 
-    /// What the owner before has left: its commit and the metadata of it.
+    /// Takes over the commit of the previous owner and its metadata.
     pub(crate) fn found(&self, committed: Option<(u64, &str)>) {
         let mut state = self.state();
         match committed {
@@ -189,8 +190,8 @@ impl Partition {
         true
     }
 
-    /// Whether a record that has come was there before the group began; if so, where the client has to go, which is said
-    /// once.
+    /// Returns whether a received record is older than the start of the group; if so, also the offset that the client
+    /// has to seek to, once.
     pub(crate) fn passes_over(&self, offset: u64) -> Option<Option<u64>> {
         let mut state = self.state();
         match &mut state.end {
@@ -204,7 +205,7 @@ impl Partition {
         }
     }
 
-    /// Whether nothing has come yet from where the group begins: who goes there now gets nothing twice.
+    /// Returns true if nothing has come yet from the start of the group: seeking there now delivers nothing twice.
     pub(crate) fn is_before_end(&self) -> bool {
         self.state().end.is_some()
     }

@@ -42,7 +42,7 @@ impl Piece {
         Self { partition, bytes: Vec::with_capacity(bytes), rows: Vec::with_capacity(rows) }
     }
 
-    /// How large it is, in bytes and records.
+    /// Returns the size in bytes and records.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.bytes.len(), self.rows.len())
     }

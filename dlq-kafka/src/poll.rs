@@ -29,16 +29,16 @@ use crate::shared::{Phase, Shared};
 use crate::topics::FoundTopic;
 use crate::transport::Start;
 
-/// How long the client is waited for when it has nothing.
+/// Time for which the thread waits for the client when there is nothing.
 const WAIT: Duration = Duration::from_millis(20);
-/// How many records are handed over at once.
+/// Number of records that are handed over at once.
 const BATCH: usize = 256;
-/// How long a source may take nothing until the partitions are paused. Meanwhile no rebalance is heard.
+/// Time without a call by the source after which partitions are paused. Meanwhile no rebalance is noticed.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the group may be asked for its offsets.
+/// Time limit for asking the group for its offsets.
 const ASKING: Duration = Duration::from_secs(5);
 
-/// How often the ends of partitions are looked at in which everything is done.
+/// Interval of checks of partitions in which everything is done, for a new end.
 const PASSING: Duration = Duration::from_secs(1);
 
 /// Bounds of what is in memory and in flight.
@@ -46,7 +46,7 @@ const PASSING: Duration = Duration::from_secs(1);
 pub(crate) struct Bounds {
     /// Records that were fetched and not taken by the source.
     pub(crate) prefetch: usize,
-    /// Of one partition, from the lowest offset that is not done.
+    /// Largest distance within a partition, from the lowest offset that is not done.
     pub(crate) span: u64,
     /// Records that wait for their time, of all partitions.
     pub(crate) waiting: usize,
@@ -62,15 +62,15 @@ pub(crate) struct Poller {
     start: Start,
     /// The topics as they were when the source was opened.
     topics: Vec<FoundTopic>,
-    /// Of partitions that are not open yet.
+    /// Pieces of partitions that are not open yet.
     early: VecDeque<Piece>,
     batch: Vec<Piece>,
     last: Option<Arc<Partition>>,
-    /// What came last of it.
+    /// Last piece of the partition.
     piece: Option<Piece>,
-    /// How large the one before became.
+    /// Size of the piece before.
     like: (usize, usize),
-    /// Since when the queue has been full.
+    /// Time since when the queue has been full.
     full: Option<Instant>,
     committed: Instant,
     /// Partitions of which something was passed over, and where the client has to go.
@@ -165,7 +165,7 @@ impl Poller {
         self.cut();
     }
 
-    /// How many records wait for their partition to open.
+    /// Returns the number of records that wait for their partition to open.
     fn early(&self) -> usize {
         self.early.iter().map(Piece::len).sum()
     }
@@ -193,7 +193,7 @@ impl Poller {
         self.piece.get_or_insert_with(new).push(message);
     }
 
-    /// What comes next is of another piece.
+    /// Starts another piece.
     fn cut(&mut self) {
         let Some(piece) = self.piece.take() else { return };
         self.like = piece.size();

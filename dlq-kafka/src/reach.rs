@@ -1,4 +1,4 @@
-//! Whether a cluster answers, and has a topic.
+//! Check that a cluster responds and has a topic.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use crate::brokers::Brokers;
 use crate::error::{SetupError, is_moving, is_refusal};
 use crate::topics::SETTLING;
 
-/// How long a cluster may take to answer.
+/// Time limit for a cluster to respond.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is asked within that time, so that a refusal ends the wait.
+/// Interval of requests within that time, so that a refusal ends the wait.
 const ASK: Duration = Duration::from_millis(500);
 /// For how long nothing comes after the end of a replica until there is nothing: it may be behind its leader.
 pub(crate) const SURE: Duration = Duration::from_secs(2);
-/// How long is waited before the same is asked again.
+/// Pause before the same request is sent again.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many news of the client are looked through for a refusal.
+/// Maximum number of events of the client that are searched for a refusal.
 const NEWS: usize = 256;
-/// How many topics are named to who named none that exists.
+/// Maximum number of topics that an error about a missing topic suggests.
 const NAMED: usize = 10;
 
 /// The last thing that a client complained of.
@@ -67,7 +67,7 @@ pub(crate) fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
     }
 }
 
-/// Where a partition begins and ends now.
+/// Returns the current start and end of a partition.
 pub(crate) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
@@ -76,8 +76,8 @@ pub(crate) fn watermarks<C: ConsumerContext>(
     patiently(|| consumer.fetch_watermarks(topic, partition, PATIENCE))
 }
 
-/// What a question of a group comes to, for which that long is to be waited. The client goes on asking for who decides of
-/// a group where it is refused, and so that ends the wait.
+/// Sends a request about a group, waiting at most so long. The client goes on looking for the group's coordinator if it
+/// is refused, so a refusal ends the wait.
 pub(crate) fn of_group<C: ConsumerContext, T>(
     consumer: &BaseConsumer<C>,
     heard: &Heard,
@@ -107,7 +107,7 @@ pub(crate) fn of_group<C: ConsumerContext, T>(
     }
 }
 
-/// What a client yields that is polled.
+/// Source of the events of a polled client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Yields {
     /// News only: it has joined nothing.
@@ -116,8 +116,8 @@ pub(crate) enum Yields {
     Records,
 }
 
-/// Why the cluster refuses us, if it does. What the client complains of is heard by polling, and a client that has joined
-/// nothing yields nothing, as it does where it has something to log.
+/// Returns the reason why the cluster refuses us, if it does. Complaints of the client are received by polling, and a
+/// client that has joined nothing yields nothing else.
 fn refusal<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     heard: &Heard,
@@ -170,7 +170,7 @@ pub(crate) fn partitions<C: ConsumerContext>(
     }
 }
 
-/// What is known of a topic, once the cluster answers.
+/// Returns the metadata of a topic, once the cluster responds.
 fn metadata<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     heard: &Heard,
@@ -197,7 +197,7 @@ fn metadata<C: ConsumerContext>(
     }
 }
 
-/// Which topics there are: those that sound like dead letters first.
+/// Returns the existing topics: those that sound like dead letters first.
 fn others<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> String {
     let Ok(metadata) = consumer.fetch_metadata(None, PATIENCE) else { return String::new() };
     let names = metadata.topics().iter().map(|topic| topic.name().to_owned());

@@ -8,20 +8,20 @@ use dlq_core::{Death, Delivery, LetterId, Message, Origin, SharedClock, Timestam
 use crate::record::Record;
 use crate::wire::{self, Unpacked};
 
-/// How records of one consumer are read.
+/// Rules for reading the records of one consumer.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) incoming: Incoming,
     pub(crate) group: Arc<str>,
     pub(crate) cluster: Arc<str>,
-    /// Whether several groups have the same retry topics.
+    /// True if several groups share the retry topics.
     pub(crate) is_shared: bool,
     /// Topics that were stages once, going by their names.
     pub(crate) former: Arc<[String]>,
     pub(crate) clock: SharedClock,
 }
 
-/// What a record is to the consumer.
+/// Meaning of a record for the consumer.
 #[derive(Debug)]
 pub(crate) enum Read {
     /// A message, of its topic or sent back to it.
@@ -100,8 +100,9 @@ impl Reading {
         letters.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Whether a record is of this group; one that does not say so, such as a letter that was sent to its handler, is its
-    /// consumer's. In a topic of its own the group has everything, whatever its consumer was called when that was written.
+    /// Returns true if a record belongs to this group. A record that names no group, such as a letter that was sent to
+    /// its handler, belongs to its consumer. In a topic of its own the group has everything, whatever its consumer was
+    /// called when the record was written.
     fn is_for_us(&self, group: Option<&str>, consumer: Option<&str>) -> bool {
         match (group, consumer) {
             (Some(group), _) => *group == *self.group,

@@ -12,11 +12,11 @@ use crate::blocked::Reason;
 use crate::partition::Partition;
 use crate::shared::{Phase, Shared, lock};
 
-/// How long the last commit of partitions that go waits for the one before; who closes the source waits longer than this.
-/// The client sends it after that in any case, unless that one is sent again.
+/// Time for which the last commit of revoked partitions waits for the previous one; closing the source takes longer
+/// than this. The client sends it after that in any case, unless the previous one is sent again.
 const LAST: Duration = Duration::from_secs(2);
 
-/// What happens when partitions come and go. Called by the client on the thread that polls.
+/// Callbacks for assigned and revoked partitions. The client calls them on the polling thread.
 pub(crate) struct Hooks {
     pub(crate) shared: Arc<Shared>,
     pub(crate) group: String,
@@ -24,7 +24,7 @@ pub(crate) struct Hooks {
     pub(crate) stages: Vec<(Arc<str>, Duration)>,
     /// For how long what is in hand of a partition may end before it is given up.
     pub(crate) drain: Duration,
-    /// What the client said last of an error.
+    /// Last text of the client about an error.
     pub(crate) reason: Reason,
     /// The group is being left: everything that was to be said was said.
     pub(crate) is_leaving: AtomicBool,
@@ -43,7 +43,7 @@ impl ClientContext for Hooks {
     }
 }
 
-/// What the client logs.
+/// Passes on a log line of the client.
 pub(crate) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg

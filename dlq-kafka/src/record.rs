@@ -23,7 +23,8 @@ pub struct Record {
     pub value: Option<Bytes>,
     /// Its headers in their order, names repeated and values absent where they are so.
     pub headers: Headers,
-    /// How many headers could not be read, because their names are not UTF-8: the client gives no bytes of those.
+    /// Number of headers that could not be read because their names are not UTF-8: the client does not give their
+    /// bytes.
     pub unreadable_headers: usize,
 }
 
@@ -52,7 +53,7 @@ impl Record {
         EACH + part(&self.key) + part(&self.value) + headers
     }
 
-    /// Where it stands.
+    /// Returns the position of the record.
     pub fn origin(&self, cluster: &Arc<str>) -> Origin {
         Origin::new(kafka(), Arc::clone(&self.topic), Position::Offset(self.offset))
             .with_cluster(Arc::clone(cluster))
@@ -60,7 +61,7 @@ impl Record {
     }
 }
 
-/// What origins call this transport, shared.
+/// Returns the name of this transport in origins, shared.
 pub(crate) fn kafka() -> Arc<str> {
     thread_local! {
         static KAFKA: Arc<str> = Arc::from("kafka");

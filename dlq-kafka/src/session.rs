@@ -17,7 +17,7 @@ use crate::stop::Stop;
 /// The partition and the offset of a record.
 pub(crate) type Written = (i32, i64);
 
-/// Why nothing of a transaction is there.
+/// Reason why a transaction wrote nothing.
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// Somebody else has taken the transactional id, or the transaction took too long.
@@ -37,16 +37,16 @@ pub(crate) enum Broken {
 /// The right to send under a transactional id, until somebody else takes it.
 pub(crate) struct Session {
     producer: BaseProducer<Reports>,
-    /// What it is called that is asked for.
+    /// Name of the request.
     sending: String,
 }
 
-/// What the client says of its own accord.
+/// Reports of the client.
 #[derive(Default)]
 struct Reports {
-    /// What became of records, by their number; where they were written.
+    /// Delivery reports by the number of the record, with the position at which it was written.
     records: Mutex<Vec<(usize, Result<Written, Code>)>>,
-    /// Whether the transaction has failed, which it says in its log only.
+    /// True if the transaction has failed, which the client says in its log only.
     has_failed: AtomicBool,
     /// True if the cluster was asked to commit, so that it may have.
     is_committing: AtomicBool,
@@ -223,7 +223,7 @@ impl Session {
         }
     }
 
-    /// Whether the client can do no more.
+    /// Returns the error if the client cannot continue.
     fn fatal(&self) -> Option<Broken> {
         let (code, text) = self.producer.client().fatal_error()?;
         Some(match code {
@@ -264,7 +264,7 @@ impl Session {
         self.producer.context().has_failed.load(Ordering::SeqCst)
     }
 
-    /// Which records are to blame that a transaction has failed: not those that are given back because of others.
+    /// Returns the records that made a transaction fail, without those that are given back because of others.
     fn judge(&self, mut failed: Vec<(usize, Code)>) -> Broken {
         self.producer.purge(PurgeConfig::default().queue().inflight());
         // All of them are given back at once; what is not is of no help.
@@ -297,7 +297,7 @@ impl Session {
     }
 }
 
-/// Whether somebody else has taken the right to send, or the cluster has taken it back.
+/// Returns true if somebody else has taken the right to send, or the cluster has taken it back.
 fn is_fenced(code: Code) -> bool {
     matches!(
         code,
@@ -310,7 +310,7 @@ fn is_fenced(code: Code) -> bool {
     )
 }
 
-/// Whether the record is at fault, or one beside it: what is written at once fails at once.
+/// Returns true if the record is at fault, or one beside it: everything in a batch fails at once.
 fn is_of_record(code: Code) -> bool {
     matches!(
         code,

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::shared::{Line, Phase, Place, Returned, Shared};
 
-/// How long leaving the group may take whoever settles the last delivery of a closed source.
+/// Time limit for leaving the group while the last delivery of a closed source is settled.
 const LEAVING: Duration = Duration::from_secs(5);
 /// When a delivery that was dropped comes again: soon, and not so soon that it keeps the process busy.
 const DROPPED: Duration = Duration::from_secs(1);
@@ -95,8 +95,8 @@ impl KafkaSettle {
         self.shared.came_back(&self.place);
     }
 
-    /// Whether it had the last word of a closed source: whoever waits for it may end the process next. Asked once it is
-    /// not in hand any more.
+    /// Returns true if this was the last delivery of a closed source: whoever waits for it may end the process next.
+    /// Called after it is no longer in flight.
     fn was_last(&self) -> bool {
         self.shared.in_hand() == 0 && self.shared.phase() == Phase::Closing
     }
@@ -166,7 +166,7 @@ mod tests {
         Arc::new(partition)
     }
 
-    /// What was found to kill is given back until its letter can be written, and must not be run then.
+    /// A record that was found to kill is given back until its letter can be written, and must not run meanwhile.
     #[tokio::test]
     async fn g3_the_mark_of_what_is_given_back_stays_until_it_is_ended() {
         use dlq_core::CrashMarks as _;

@@ -1,4 +1,4 @@
-//! What the thread that polls, the source and the settle handles share.
+//! State that the polling thread, the source and the settle handles share.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -17,7 +17,7 @@ use crate::rebalance::Hooks;
 use crate::record::Record;
 use crate::tracker::Sequence;
 
-/// How often an outage is told of.
+/// Interval of reports about an outage.
 const OUTAGE: Duration = Duration::from_secs(10);
 
 /// A record that the source takes.
@@ -29,7 +29,7 @@ pub(crate) struct Taken {
     pub(crate) deaths: u32,
 }
 
-/// Where a delivery stands in its partition.
+/// Position of a delivery in its partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) partition: Arc<Partition>,
@@ -54,7 +54,7 @@ pub(crate) struct Line {
     pub(crate) key: u64,
 }
 
-/// How far the end has come.
+/// Phase of closing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Phase {
     #[default]
@@ -67,18 +67,18 @@ pub(crate) enum Phase {
     Left,
 }
 
-/// What the source takes.
+/// Queue from which the source takes records.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) fetched: VecDeque<Piece>,
-    /// How many records these are.
+    /// Number of records in the queue.
     pub(crate) records: usize,
     pub(crate) returned: Vec<Returned>,
     /// Lines whose first record is done.
     pub(crate) released: Vec<Line>,
-    /// What cannot be read while the rest can.
+    /// Error about records that cannot be read while the rest can.
     pub(crate) blocked: Option<TransportError>,
-    /// What failed last, while that is true.
+    /// Last error, as long as it lasts.
     pub(crate) error: Option<TransportError>,
     /// When that was, while nothing has come since.
     failed: Option<Instant>,
@@ -107,12 +107,12 @@ impl Queue {
     }
 }
 
-/// By topic and number.
+/// Partitions by topic and number.
 type Partitions = HashMap<Arc<str>, HashMap<i32, Arc<Partition>>>;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Who we are to those who have our partitions later.
+    /// Number by which later owners of our partitions know us.
     pub(crate) owner: u64,
     queue: Mutex<Queue>,
     /// There is something in the queue.
@@ -252,7 +252,7 @@ impl Shared {
         self.arrived.notify_one();
     }
 
-    /// What stands at `place` may be asked for as any of these.
+    /// Notes the ids under which the record at `place` may be looked up as a suspect.
     pub(crate) fn suspect(&self, letters: &[LetterId], place: &Place) {
         if !letters.is_empty() {
             lock(&self.suspects).extend(letters.iter().map(|letter| (*letter, place.clone())));

@@ -238,7 +238,7 @@ fn pointer(mut letter: DeadLetter) -> Option<DeadLetter> {
     Some(letter)
 }
 
-/// What is left of a message without key, payload and headers.
+/// Returns a message without key, payload and headers.
 fn without_key(message: &Message) -> Message {
     let mut rest = Message::tombstone(Arc::clone(message.subject_shared()));
     if let Some(id) = message.id() {

@@ -19,9 +19,9 @@ use crate::shared::{Line, Phase, Place, Returned, Shared, Taken};
 use crate::waiting::Waiting;
 use crate::wire;
 
-/// How long closing may take when nothing is in hand.
+/// Time limit for closing when nothing is in flight.
 const LEAVING: Duration = Duration::from_secs(5);
-/// How long dropping may take: what is done is committed then.
+/// Time limit for dropping, in which finished records are committed.
 const DROPPING: Duration = Duration::from_secs(3);
 
 /// Number of records that are written into their stages again at the same time.
@@ -81,7 +81,7 @@ pub struct KafkaSource {
     gauges: Gauges,
 }
 
-/// What waits for its time.
+/// Records that wait for their time.
 #[derive(Debug)]
 enum Sleeper {
     /// A delivery that was given back.
@@ -176,7 +176,7 @@ impl KafkaSource {
         Some((delivery, settle))
     }
 
-    /// What is due of what waits.
+    /// Returns a record that is due.
     fn awake(&mut self) -> Option<(Delivery, KafkaSettle)> {
         while self.waiting.next_due().is_some() {
             match self.waiting.pop_due(Instant::now())? {
@@ -358,7 +358,7 @@ impl KafkaSource {
         }
     }
 
-    /// What becomes of a record that was fetched.
+    /// Decides about a fetched record.
     fn look_at(&mut self, taken: Taken, line: Option<Line>) -> Option<(Delivery, KafkaSettle)> {
         let Taken { record, origin, place, deaths } = taken;
         if place.partition.is_leaving() {

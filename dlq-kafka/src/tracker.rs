@@ -1,4 +1,4 @@
-//! Which records of a partition are done, and up to where that may be committed.
+//! Tracker of finished records of a partition, and of the offset that may be committed.
 //!
 //! Kafka keeps one number for a partition, and work ends out of order. Only offsets that were received are tracked, since
 //! a partition has gaps (markers of transactions, compaction). The position to commit is the lowest offset that is not
@@ -54,7 +54,7 @@ impl Tracker {
         }
     }
 
-    /// What may be committed; `None` while nothing was received.
+    /// Returns the offset that may be committed; `None` while nothing was received.
     pub(crate) fn position(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.offset).or(self.position)
     }

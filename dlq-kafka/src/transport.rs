@@ -27,7 +27,7 @@ use crate::source::KafkaSource;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
 
 const OPENING: &str = "open a consumer";
-/// How long the client takes besides a drain until it polls again.
+/// Time that the client takes, besides a drain, until it polls again.
 const POLLING: Duration = Duration::from_secs(60);
 /// For how long a revoked partition may be kept at most: the client wants to be polled once a day.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60).saturating_sub(POLLING);

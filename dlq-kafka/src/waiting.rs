@@ -2,7 +2,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-/// What waits for its time, the first that is due first; of the same time in the order in which it came.
+/// Records that wait for their time, the first due first; records of the same time in the order in which they came.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     heap: BinaryHeap<Entry<T>>,

@@ -1,4 +1,4 @@
-//! How a message and what is known of it are written as a record of Kafka.
+//! Encoding of a message and its facts as a record of Kafka.
 //!
 //! Key, value and headers of a record are the message's; the headers of the protocol come after the producer's. What
 //! neither says travels in one header of JSON, [`REST`], which is left out when there is nothing to say.
@@ -16,10 +16,10 @@ use crate::record::{Record, kafka};
 /// The header with what nothing else says. Believed on our own topics only.
 pub(crate) const REST: &str = "dlq.kafka.rest";
 
-/// By how much a record may be due later than others of its stage.
+/// Maximum time by which a record may be due later than others of its stage.
 pub(crate) const LATEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What neither the record nor another header says.
+/// Facts that neither the record nor another header carries.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Rest {
@@ -31,16 +31,16 @@ pub(crate) struct Rest {
     /// The subject, where it is another than the topic it was born in.
     #[serde(skip_serializing_if = "Option::is_none")]
     subject: Option<Arc<str>>,
-    /// Where it was born, when that was not a partition of this cluster.
+    /// Origin of the message, if it was not a partition of this cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<Origin>,
     /// All of the producer's headers, where the client could not write a name of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     headers: Option<Headers>,
-    /// Of a letter only.
+    /// Facts of a letter only.
     #[serde(skip_serializing_if = "Option::is_none")]
     facts: Option<Facts>,
-    /// Whose retry record it is, in a topic that several groups share.
+    /// Group of the retry record, in a topic that several groups share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<Arc<str>>,
 }
@@ -124,14 +124,14 @@ pub(crate) struct Unpacked {
     /// The message as its producer sent it.
     pub(crate) message: Message,
     pub(crate) decoded: Decoded,
-    /// Where it was born, as far as the record says.
+    /// Origin of the message, as far as the record says.
     pub(crate) origin: Option<Origin>,
     pub(crate) group: Option<Arc<str>>,
     facts: Option<Facts>,
 }
 
 impl Unpacked {
-    /// Whether a sink of ours wrote it.
+    /// Returns true if a sink of ours wrote the record.
     pub(crate) fn is_letter(&self) -> bool {
         self.facts.is_some()
     }

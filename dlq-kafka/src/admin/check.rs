@@ -77,7 +77,8 @@ fn look(brokers: &Brokers, deployment: &Deployment) -> Result<Vec<Finding>, Setu
     Ok(findings)
 }
 
-/// How many letters are about to be removed: those before the first that is younger, in each partition.
+/// Returns a finding with the number of letters that are about to be removed: those before the first that is younger,
+/// in each partition.
 fn ageing(cluster: &Cluster, name: &str, seen: &Seen) -> Result<Option<Finding>, SetupError> {
     let Some(retention) = seen.retention() else { return Ok(None) };
     let of: Vec<_> = seen.readable().map(|partition| (name, partition)).collect();

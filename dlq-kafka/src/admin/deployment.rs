@@ -6,7 +6,7 @@ use crate::error::SetupError;
 use crate::ladder::{Ladder, Stage};
 use crate::topics::{DlqTopic, RetryTopics, WantedTopic, make, topic_name};
 
-/// What is to be at the brokers. See the [module docs](super).
+/// Description of the topics and groups that should exist at the brokers. See the [module docs](super).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -15,7 +15,7 @@ pub struct Deployment {
     pub consumers: Vec<ConsumerPlan>,
     /// The topic of dead letters of each consumer's topic.
     pub letters: DlqTopic,
-    /// How retry topics are created.
+    /// Settings with which retry topics are created.
     pub retries: RetryTopics,
 }
 
@@ -33,13 +33,13 @@ pub struct ConsumerPlan {
     pub ladder: Option<Ladder>,
 }
 
-/// What [`Deployment::create`] did.
+/// Result of [`Deployment::create`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Created {
-    /// What was missing and is there now, e.g. ``topic `orders.dlq` ``.
+    /// Items that were missing and exist now, e.g. ``topic `orders.dlq` ``.
     pub created: Vec<String>,
-    /// What is not as it should be about the topics, and is as it was.
+    /// Differences of topics that exist, which are left as they are.
     pub differs: Vec<Finding>,
 }
 
@@ -92,7 +92,8 @@ impl Deployment {
         Ok(wanted)
     }
 
-    /// Of these topics those that were stages of the consumers once. None where groups share them: they may be of others.
+    /// Returns those of these topics that were stages of the consumers once. None if groups share them: they may belong
+    /// to others.
     pub(super) fn former(&self, names: &[String]) -> Vec<Stage> {
         let none = Ladder::of([]);
         let of = |ConsumerPlan { topic, group, ladder }: &ConsumerPlan| {

@@ -7,11 +7,11 @@ use dlq_core::policy::duration::format as time;
 
 use crate::topics::topic_name;
 
-/// How much of a retention may have passed before it is said, in percent.
+/// Share of a retention, in percent, after which a finding is reported.
 const NEARLY: u32 = 80;
 /// For how long the offsets of a group should be known that nobody is in, in minutes: a week.
 const OFFSETS: i64 = 7 * 24 * 60;
-/// How large the metadata of a commit may be where nobody set it, in bytes.
+/// Maximum size of a commit's metadata, in bytes, unless it was configured.
 const METADATA: i64 = 4096;
 
 /// Settings of a broker; `None` when the user may not read them.
@@ -50,7 +50,7 @@ pub(super) fn former(topic: &str) -> Finding {
         .advice(advice)
 }
 
-/// What holds for brokers: each finding once, of the first broker that it is found at.
+/// Returns findings about brokers: each finding once, for the first broker that has it.
 pub(super) fn brokers(all: &[(i32, Settings)]) -> Vec<Finding> {
     RULES
         .iter()

@@ -1,4 +1,4 @@
-//! What a letter says in attributes.
+//! Attributes of a letter.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::gap::{DIALECT, Gap, POINTER, PREVIOUS, UNKNOWN, UNREADABLE_HEADERS};
 use super::story::Story;
 use crate::wire::REST;
 
-/// How much of a header is kept in an attribute, in bytes.
+/// Number of bytes of a header that an attribute keeps.
 const MAX_ATTRIBUTE: usize = 1024;
 
 impl Story<'_> {

@@ -46,7 +46,7 @@ pub(super) fn opened(record: &Record) -> Option<Record> {
     Some(opened)
 }
 
-/// What has its length before it, in so many bytes, and what follows.
+/// Splits off a part that is preceded by its length, in so many bytes. Returns the part and the rest.
 fn taken<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<N>()?;
     let length = length.iter().fold(0_usize, |length, byte| (length << 8) | usize::from(*byte));

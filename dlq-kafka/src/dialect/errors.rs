@@ -1,4 +1,4 @@
-//! What went wrong, death by death, as headers tell it.
+//! Errors of each death, according to headers.
 
 use dlq_core::{MAX_CHAIN, bounded};
 
@@ -27,7 +27,7 @@ pub(super) enum Thrown {
     LastCause,
 }
 
-/// One error.
+/// An error.
 #[derive(Debug, Default)]
 pub(super) struct Error<'a> {
     pub(super) error_type: &'a str,
@@ -60,13 +60,13 @@ const UNDECODED: &[&str] = &[
 ];
 
 impl Error<'_> {
-    /// Whether the bytes could not be decoded.
+    /// Returns true if the error says that bytes could not be decoded.
     pub(super) fn is_decode(&self) -> bool {
         is_one_of(self.error_type, UNDECODED)
     }
 }
 
-/// Whether a class is one of these, whatever its package.
+/// Returns true if a class has one of these names, whatever its package.
 pub(super) fn is_one_of(class: &str, names: &[&str]) -> bool {
     names.contains(&class.rsplit(['.', '$']).next().unwrap_or(class))
 }

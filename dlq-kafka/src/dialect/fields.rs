@@ -8,7 +8,7 @@ use dlq_core::{Headers, Timestamp};
 use super::values::{millis, text, topic};
 use crate::record::Record;
 
-/// Which of several headers of one name was written last.
+/// Order of several headers of one name: which one was written last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Newest {
     First,
@@ -38,7 +38,7 @@ pub(super) struct Coordinates {
     pub(super) offset_as: fn(&[u8]) -> Option<i64>,
 }
 
-/// Where a record stood, death by death, oldest first. The latest one is known.
+/// Positions of a record at each death, oldest first. The latest one is known.
 pub(super) struct Hops<'a> {
     all: Vec<Option<Place<'a>>>,
     newest: Place<'a>,
@@ -58,7 +58,7 @@ impl<'a> Hops<'a> {
         self.all.len()
     }
 
-    /// How often it had died before.
+    /// Returns the number of earlier deaths.
     pub(super) fn before(&self) -> u32 {
         u32::try_from(self.all.len()).unwrap_or(u32::MAX).saturating_sub(1)
     }
@@ -97,7 +97,7 @@ impl<'a> Fields<'a> {
         (self.owns)(name) || self.earlier.iter().any(|owns| owns(name))
     }
 
-    /// Where the dialect wrote last; `None` if it wrote nothing.
+    /// Returns the index of the header that the dialect wrote last; `None` if it wrote nothing.
     pub(super) fn written(&self) -> Option<usize> {
         let headers = self.record.headers.iter();
         let own: Vec<_> = headers.enumerate().filter(|(_, it)| (self.owns)(&it.name)).collect();
@@ -105,7 +105,7 @@ impl<'a> Fields<'a> {
         latest.map(|(index, _)| *index)
     }
 
-    /// Whether a header of this name is there, be its value what it may.
+    /// Returns true if a header of this name exists, whatever its value.
     pub(super) fn has(&self, name: &str) -> bool {
         self.record.headers.iter().any(|header| header.name == name)
     }
@@ -148,7 +148,7 @@ impl<'a> Fields<'a> {
         latest.map(|(index, _)| index)
     }
 
-    /// Where headers of this name stand, oldest first.
+    /// Returns the indices of headers of this name, oldest first.
     pub(super) fn indices(&self, name: &str) -> Vec<usize> {
         let named = self.record.headers.iter().enumerate();
         let mut indices: Vec<_> =
@@ -159,7 +159,7 @@ impl<'a> Fields<'a> {
         indices
     }
 
-    /// Where the record stood; `None` unless the latest coordinates are complete and of the right form.
+    /// Returns the positions of the record; `None` unless the latest coordinates are complete and of the right form.
     ///
     /// Occurrences belong together by their rank. Where one name stands there more often than the others, its oldest
     /// values are the producer's, who used that name for something else.

@@ -12,13 +12,13 @@ pub enum Gap {
     Topic,
     /// The partition and offset it was born at: the origin is where the dead letter stands.
     Origin,
-    /// Whose death it was: the consumer is empty.
+    /// The consumer that failed is unknown: `consumer` is empty.
     Consumer,
-    /// Whether another attempt could have succeeded: the class is permanent, so that no schedule sends it back.
+    /// The class is unknown: it is set to permanent, so that no schedule sends the letter back.
     Class,
-    /// Why it was given up: the reason is manual.
+    /// The reason of the death is unknown: it is set to manual.
     Reason,
-    /// How often the handler ran: the attempts are 0.
+    /// The number of runs is unknown: the attempts are 0.
     Attempts,
     /// When it died: the time is that of the record, which can be older.
     DiedAt,
@@ -42,7 +42,7 @@ impl Gap {
         }
     }
 
-    /// Whether `letter` lacks it. Letters that this crate wrote lack nothing.
+    /// Returns true if `letter` lacks this fact. Letters that this crate wrote lack nothing.
     #[must_use]
     pub fn is_in(self, letter: &DeadLetter) -> bool {
         let unknown = letter.attributes.get(UNKNOWN);

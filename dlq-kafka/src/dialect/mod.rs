@@ -88,7 +88,7 @@ use crate::wire;
 use fields::{Fields, Newest};
 use story::Story;
 
-/// Whose headers tell of a death.
+/// Library whose headers describe a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -232,7 +232,7 @@ fn has_followed(latest: &Story<'_>, earlier: &Story<'_>) -> bool {
     !is_own(latest) && !is_own(earlier) && birth != died && birth.topic != died.topic
 }
 
-/// Whether `story` was written after `other`.
+/// Returns true if `story` was written after `other`.
 fn is_later(story: &Story<'_>, other: &Story<'_>) -> bool {
     if let (Some(a), Some(b)) = (story.newest, other.newest)
         && (a.topic, a.partition) == (b.topic, b.partition)
@@ -249,7 +249,7 @@ fn is_later(story: &Story<'_>, other: &Story<'_>) -> bool {
     }
 }
 
-/// Whether `story` was written after the letter of ours that its record holds.
+/// Returns true if `story` was written after the letter of ours that its record holds.
 fn is_later_than_ours(story: &Story<'_>) -> bool {
     let headers = story.fields.record.headers.iter().enumerate();
     let ours = headers.filter(|(_, header)| is_ours(&header.name)).map(|(index, _)| index).last();

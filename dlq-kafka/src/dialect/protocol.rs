@@ -68,7 +68,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     Some(story)
 }
 
-/// Whether our headers are those of a letter that was sent back as this very message.
+/// Returns true if our headers belong to a letter that was sent back as this very message.
 fn is_replayed(unpacked: &Unpacked) -> bool {
     let said = &unpacked.decoded;
     said.replays.is_some() && said.consumer.is_some() && said.is_bound(&unpacked.message)

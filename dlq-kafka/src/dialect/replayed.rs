@@ -7,15 +7,15 @@ use dlq_core::{Death, Message, Origin, Timestamp};
 
 use crate::record::Record;
 
-/// What our replay wrote onto it.
+/// Headers that our replay wrote onto the record.
 pub(super) struct Replayed {
     /// The death that was replayed.
     pub(super) death: Death,
-    /// Where it was born.
+    /// Position where the message was born.
     pub(super) origin: Origin,
     /// When it was published there.
     pub(super) published_at: Option<Timestamp>,
-    /// How often it was sent back.
+    /// Number of times that the letter was sent back.
     pub(super) replays: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a dialect says of a death, and the letter that it makes.
+//! Description of a death in the terms of a dialect, and the letter that it becomes.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::errors::{Error, without_identities};
 use super::fields::{Fields, Hops, Place};
 use super::replayed::Replayed;
 
-/// What a dialect says of a death.
+/// Description of a death in the terms of a dialect.
 pub(super) struct Story<'a> {
     pub(super) dialect: Option<Dialect>,
     pub(super) fields: Fields<'a>,
     pub(super) birth: Option<Place<'a>>,
-    /// Where it stood before its latest death.
+    /// Position of the record before its latest death.
     pub(super) newest: Option<Place<'a>>,
     /// The topic it was born in, where the place in it is not known.
     pub(super) topic: Option<&'a str>,
@@ -29,7 +29,7 @@ pub(super) struct Story<'a> {
     pub(super) message_id: Option<&'a str>,
     /// When it was published, as a header says that always stands there.
     pub(super) published_at: Option<Timestamp>,
-    /// Whether the timestamp of the record is still that of the record that died.
+    /// True if the timestamp of the record is still that of the record that died.
     pub(super) keeps_time: bool,
     pub(super) consumer: Option<&'a str>,
     /// Oldest first: one for each death, or for each attempt.
@@ -40,13 +40,13 @@ pub(super) struct Story<'a> {
     pub(super) attempts: Option<u32>,
     pub(super) deliveries: u32,
     pub(super) is_pointer: bool,
-    /// What our own protocol says besides.
+    /// Facts from our own protocol, if it is there besides.
     pub(super) told: Option<Told>,
     /// The letter of ours that it was before.
     replayed: Option<Replayed>,
 }
 
-/// What our own protocol says, and no other dialect.
+/// Facts that our own protocol has and no other dialect.
 pub(super) struct Told {
     pub(super) message: Message,
     pub(super) history: Option<History>,
@@ -168,7 +168,7 @@ impl<'a> Story<'a> {
         (ErrorClass::Permanent, Reason::Manual, false)
     }
 
-    /// How often it had died before the deaths that the dialect tells of.
+    /// Returns the number of deaths before those that the dialect describes.
     fn earlier(&self) -> u32 {
         self.replayed.as_ref().map_or(0, |replayed| replayed.death.generation.saturating_add(1))
     }
@@ -183,7 +183,7 @@ impl<'a> Story<'a> {
             .with_partition(birth.partition)
     }
 
-    /// Where it was born, as a replay of ours said.
+    /// Returns the origin that a replay of ours wrote.
     pub(super) fn replayed_from(&self) -> Option<&Origin> {
         self.replayed.as_ref().map(|replayed| &replayed.origin)
     }

@@ -1,4 +1,4 @@
-//! What the values of headers can be.
+//! Types of header values.
 
 use dlq_core::Timestamp;
 
@@ -29,7 +29,7 @@ pub(super) fn i64(bytes: &[u8]) -> Option<i64> {
     Some(i64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// One to eight bytes with a sign, the highest first, no more than the number needs.
+/// Reads an integer of one to eight bytes with a sign, highest byte first, without needless bytes.
 pub(super) fn minimal(bytes: &[u8]) -> Option<i64> {
     let first = bytes.first().filter(|_| bytes.len() <= 8)?;
     let sign = if *first >= 0x80 { -1 } else { 0 };

@@ -1,4 +1,4 @@
-//! Which partitions are ours, and how far each was read.
+//! Assigned partitions, and the position up to which each was read.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use rdkafka::error::KafkaError;
 use crate::reach::Heard;
 use crate::rebalance::{end_pauses, log};
 
-/// How long joining a group takes of which all are there, and more.
+/// Time for joining a group whose members are all there, and a little more.
 const JOINING: Duration = Duration::from_secs(8);
 
 /// The context of the consumer of a feed: hears of assignments, on the thread that polls.
@@ -26,33 +26,33 @@ pub(super) struct Assigned {
 pub(super) struct Partitions {
     pub(super) ours: BTreeMap<i32, Partition>,
     epochs: u64,
-    /// Since when the group gives us nothing, until that was told.
+    /// Time since the group has assigned nothing, until it was reported.
     joining: Option<Instant>,
 }
 
 /// A partition while it is ours.
 #[derive(Debug)]
 pub(super) struct Partition {
-    /// Of this assignment: what was read in an earlier one is not committed any more.
+    /// Number of this assignment. Letters that were read in an earlier one are not committed any more.
     pub(super) epoch: u64,
     /// Once its commit was read.
     pub(super) place: Option<Place>,
-    /// Whether the client fetches it, since a record of it has come.
+    /// True if the client fetches the partition, because a record of it has come.
     pub(super) is_fetched: bool,
-    /// Whether the client fetches none of it for now, since nobody asks.
+    /// True if the client has paused the partition, because nobody asks for records.
     is_paused: bool,
 }
 
-/// How far a partition was read.
+/// Read position of a partition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// Before this offset others may have read what was not confirmed.
     pub(super) again_until: i64,
     /// After what was yielded.
     pub(super) yielded: i64,
-    /// What is committed.
+    /// Committed offset.
     pub(super) committed: i64,
-    /// How many letters were confirmed, ever.
+    /// Number of letters that were ever confirmed.
     pub(super) confirmed: u64,
 }
 
@@ -75,19 +75,19 @@ impl Assigned {
 }
 
 impl Partitions {
-    /// Whether somebody keeps the group from being shared; said once.
+    /// Returns true, once, if another member keeps the group from being shared.
     pub(super) fn is_kept_waiting(&mut self) -> bool {
         self.joining.take_if(|since| since.elapsed() >= JOINING).is_some()
     }
 
-    /// Those of which the commit was not read yet.
+    /// Returns the partitions whose commit was not read yet.
     pub(super) fn fresh(&self) -> Vec<i32> {
         let fresh = self.ours.iter().filter(|(_, partition)| partition.place.is_none());
         fresh.map(|(partition, _)| *partition).collect()
     }
 
-    /// Those that the client is to be told to pause, or not to pause any more; as if it was told. Where it is told to pause
-    /// one while it begins to fetch it, either may be lost, and so what has not come yet is not paused.
+    /// Returns the partitions to pause or to resume, and marks them so. A pause may be lost while the client begins to
+    /// fetch a partition, so a partition is not paused before its first record.
     pub(super) fn turned(&mut self, is_paused: bool) -> Vec<i32> {
         let all = self.ours.iter_mut().filter(|(_, ours)| ours.is_fetched);
         let turned = all.filter(|(_, ours)| ours.is_paused != is_paused);

@@ -5,8 +5,8 @@ use dlq_core::Timestamp;
 
 use crate::letters::Unread;
 
-/// How long after a letter was written the transaction may be open that its message is of: brokers end one after 15 min at
-/// latest (`transaction.max.timeout.ms`), unless they are told otherwise or it hangs.
+/// Time after a letter was written for which the transaction of its message may be open. Brokers end a transaction
+/// after 15 min at the latest (`transaction.max.timeout.ms`), unless they are configured otherwise or it hangs.
 const OPEN: Duration = Duration::from_secs(16 * 60);
 
 /// For how long nothing may be heard of a partition of which letters were set aside, until what comes of it is another
@@ -28,7 +28,7 @@ struct Absence {
     last: Instant,
 }
 
-/// Whether a transaction may still be open that is older than a letter which was written then.
+/// Returns true if a transaction may still be open that is older than a letter which was written then.
 pub(super) fn may_be_open(written: Option<Timestamp>, now: Timestamp) -> bool {
     // A clock that is far ahead says nothing.
     written.is_some_and(|at| now.since(at) < OPEN && at.since(now) < OPEN)
@@ -39,7 +39,7 @@ impl Away {
         Self { since: BTreeMap::new(), patience }
     }
 
-    /// Whether to wait for a partition of which this came in a look.
+    /// Returns true if it is worth waiting for a partition with this result of a check.
     pub(super) fn may_wait(
         &mut self,
         (topic, number): (&str, u32),

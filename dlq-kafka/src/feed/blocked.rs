@@ -1,4 +1,4 @@
-//! What the client cannot read of a topic, while it reads the rest.
+//! Partitions of a topic that the client cannot read, while it reads the rest.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::member::Member;
 use crate::blocked::{find, is_of_records};
 use crate::error::SetupError;
 
-/// How often it is told where letters go on coming.
+/// Interval of reports while letters go on coming.
 const TOLD: Duration = Duration::from_secs(20);
 
-/// That the client cannot read some of it, of which it says no more than that, again and again.
+/// State of a partly unreadable topic. The client only says that it cannot read some of it, again and again.
 #[derive(Debug, Default)]
 pub(super) struct Blocked {
     is_heard: Cell<bool>,
@@ -49,7 +49,7 @@ impl Member {
         Err(SetupError::Unavailable(why.join("; "), None))
     }
 
-    /// Of which of these partitions the records from these offsets on cannot be read, and what to do, each by itself.
+    /// Returns those of these partitions whose records from these offsets on cannot be read, with advice for each.
     pub(super) fn why_blocked(
         &self,
         places: impl Iterator<Item = (i32, i64)>,

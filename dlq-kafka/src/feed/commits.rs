@@ -1,4 +1,4 @@
-//! What the group remembers.
+//! Committed offsets of the group.
 
 use dlq_core::{StoreError, StoreErrorKind};
 use rdkafka::consumer::{CommitMode, Consumer as _};

@@ -1,4 +1,4 @@
-//! Whether there is more.
+//! End of a topic: whether there is more to read.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::error::SetupError;
 use crate::looker::{Seen, looker, read_at};
 use crate::reach::{self, SURE, Yields};
 
-/// How much is read at once: there may be many records that were taken back.
+/// Number of bytes that are read at once: there may be many aborted records.
 const BYTES: &str = "1048576";
 
 /// A part of a partition, without its last offset.
@@ -30,8 +30,8 @@ struct Span {
 type Found = Vec<(Span, bool)>;
 
 impl Member {
-    /// Whether the group has confirmed every letter of the topic. Where none of the others can be read, nobody will, and that
-    /// is an error.
+    /// Returns true if the group has confirmed every letter of the topic. If the remaining letters cannot be read,
+    /// nobody ever will, and that is an error.
     pub(super) fn is_at_end(&self) -> Result<bool, SetupError> {
         let aside = match self.aside.get() {
             Some(aside) => aside,

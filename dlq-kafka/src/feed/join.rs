@@ -106,7 +106,7 @@ pub(super) fn join(
     })
 }
 
-/// Whether a commit from outside failed because the group has members.
+/// Returns true if a commit from outside failed because the group has members.
 fn is_joined(code: Option<RDKafkaErrorCode>) -> bool {
     use RDKafkaErrorCode::{IllegalGeneration, RebalanceInProgress, UnknownMemberId};
     matches!(code, Some(IllegalGeneration | RebalanceInProgress | UnknownMemberId))

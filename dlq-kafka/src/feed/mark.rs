@@ -1,4 +1,4 @@
-//! What the commits of a feed say besides offsets.
+//! Metadata of a feed's commits, besides offsets.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,7 +7,7 @@ use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
 use serde::{Deserialize, Serialize};
 
-/// How long the name of a store may be: brokers keep 4096 bytes with a commit.
+/// Maximum length of a store's name: brokers keep 4096 bytes with a commit.
 const LONGEST: usize = 3000;
 
 /// The metadata of a commit.
@@ -16,14 +16,14 @@ pub(super) struct Mark {
     /// The store that the letters go into.
     #[serde(rename = "dlq.store")]
     pub(super) store: String,
-    /// How many letters of this partition were confirmed.
+    /// Number of letters of this partition that were confirmed.
     pub(super) confirmed: u64,
-    /// Whether nothing at or after this offset was yielded yet.
+    /// True if nothing at or after this offset was yielded yet.
     pub(super) clean: bool,
 }
 
 impl Mark {
-    /// Whether a store of this name can be named.
+    /// Checks that the name of a store fits.
     pub(super) fn check(store: &str, operation: &'static str) -> Result<(), StoreError> {
         if store.len() <= LONGEST && !store.contains('\0') {
             return Ok(());
@@ -49,7 +49,7 @@ impl Mark {
         Ok(())
     }
 
-    /// What stands beside an offset, if a feed wrote it.
+    /// Returns the metadata of an offset, if a feed wrote it.
     pub(super) fn read(element: &TopicPartitionListElem<'_>) -> Option<Self> {
         // The client panics at metadata that are not UTF-8, which another tool may write.
         let text = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned())).ok()?;

@@ -1,4 +1,4 @@
-//! Which stores the letters of a topic go into.
+//! Stores that the letters of a topic go into.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,12 +24,12 @@ pub struct IngestMark {
     pub group: String,
     /// The store.
     pub store: String,
-    /// How many of its letters were confirmed.
+    /// Number of letters that were confirmed.
     pub confirmed: u64,
 }
 
-/// Which stores the letters of this topic go into: what stands beside the commits of all groups that a feed of it can
-/// have, see [`KafkaFeed::group_of`]. Of these, one that this user may not see is passed over, but for the first.
+/// Returns the stores that the letters of this topic go into, by the commits of all groups that a feed of it can have;
+/// see [`KafkaFeed::group_of`]. A group that this user may not see is skipped, except for the first one.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub async fn ingest_mark(
     blocking(LOOKING, move || find().map_err(|error: SetupError| error.for_store(LOOKING))).await
 }
 
-/// Whether a feed of this topic can have this group: others would not see that there is a store.
+/// Checks that a feed of this topic may have this group: others would not find the store.
 pub(super) fn check_group(
     topic: &str,
     group: &str,
@@ -79,7 +79,7 @@ fn is_of(first: &str, group: &str) -> bool {
     more.is_some_and(|more| more.is_empty() || (more.starts_with('.') && more.len() > 1))
 }
 
-/// How many partitions a topic has, which is asked of the cluster.
+/// Asks the cluster for the number of partitions of a topic.
 ///
 /// # Errors
 ///
@@ -167,7 +167,7 @@ pub(super) fn client(brokers: &Brokers, group: &str) -> Result<BaseConsumer<Hear
     made.map_err(|error| SetupError::answered("make a client", error))
 }
 
-/// What the offsets of a group say.
+/// Content of a group's offsets.
 pub(super) enum Found {
     Nothing,
     /// Offsets, but not of a feed.

@@ -27,14 +27,14 @@ use crate::record::Record;
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// After so long without a request partitions are paused, and polled only so that the group goes on.
 const IDLE: Duration = Duration::from_secs(1);
-/// How soon, and at last how seldom, a feed that ends looks whether there is more.
+/// Shortest and longest interval at which a feed that ends checks for more.
 const LOOK: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// For how long a topic may be missing that is being made anew, or of which a broker has not heard yet.
 const MISSING: Duration = Duration::from_secs(60);
-/// How many bytes of payload are yielded at once, at most, but for the last of them.
+/// Maximum number of bytes of payload that are yielded at once, except for the last one.
 const BYTES: usize = 16 * 1024 * 1024;
 
-/// What is asked of the thread.
+/// Request to the thread.
 pub(super) enum Command {
     Next { limit: usize, ends: bool, reply: Answer<Vec<Taken>> },
     Confirm { done: Vec<Done>, reply: Answer<()> },
@@ -61,7 +61,7 @@ impl Taken {
     }
 }
 
-/// Up to where a partition is done with.
+/// Position up to which a partition has been processed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) partition: i32,
@@ -81,7 +81,7 @@ pub(super) struct Member {
     /// Polled while nobody asked.
     pub(super) held: VecDeque<(Record, u64)>,
     pub(super) look: (Instant, Duration),
-    /// Since when the topic has been missing, and when it was looked for last.
+    /// Time since when the topic has been missing, and time of the last check.
     pub(super) missing: Option<(Instant, Instant)>,
     pub(super) blocked: Blocked,
     /// For how long a process serves the group while it asks for nothing.
@@ -142,7 +142,7 @@ impl Member {
         self.leave();
     }
 
-    /// What there is; `None` when there is nothing yet.
+    /// Returns the available letters; `None` if there is nothing yet.
     fn next(&mut self, limit: usize, ends: bool) -> Option<Result<Vec<Taken>, StoreError>> {
         if let Err(error) = self.look_for_topic().and_then(|()| self.prepare()) {
             return Some(Err(error));
@@ -201,7 +201,7 @@ impl Member {
         }
     }
 
-    /// Why the client reads nothing ever after, if so. It says that only once.
+    /// Returns the reason if the client will never read again. The client reports that only once.
     fn fatal(&self, operation: &'static str) -> Option<StoreError> {
         let (code, why) = self.consumer.client().fatal_error()?;
         let (kind, text) = if code == RDKafkaErrorCode::FencedInstanceId {
@@ -213,7 +213,7 @@ impl Member {
         Some(StoreError::new(kind, operation).with_detail(format!("{text} ({why})")))
     }
 
-    /// What is missing is there later, unless it has been missing for long.
+    /// Makes the error of a missing topic transient, unless it has been missing for long.
     fn waits_for(&mut self, error: StoreError) -> StoreError {
         if let Some(fatal) = self.fatal(error.operation()) {
             return fatal;
@@ -230,7 +230,7 @@ impl Member {
         waits.with_detail(text).with_source(error)
     }
 
-    /// Whether the topic is there again, if it was missing. The client says only once that it is.
+    /// Checks whether a missing topic is back. The client reports its return only once.
     fn look_for_topic(&mut self) -> Result<(), StoreError> {
         let Some((_, looked)) = &mut self.missing else { return Ok(()) };
         if looked.elapsed() < LOOK[1] {

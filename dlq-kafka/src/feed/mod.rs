@@ -33,7 +33,7 @@ const OPENING: &str = "open a feed of dead letters";
 const READING: &str = "read dead letters";
 const CONFIRMING: &str = "confirm dead letters";
 
-/// How long a request to the thread may take that only the cluster delays.
+/// Time limit of a request to the thread that only the cluster delays.
 const ANSWER: Duration = Duration::from_secs(30);
 /// For how long a message is waited for whose topic alone is away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ const AWAY: Duration = Duration::from_secs(60);
 /// while others are read.
 const AGAIN: Duration = Duration::from_secs(5);
 const OPEN: usize = 10_000;
-/// How long a feed that is dropped waits until it has left its group.
+/// Time for which a dropped feed waits until it has left its group.
 const LEAVING: Duration = Duration::from_secs(3);
 
 const DEFAULTS: [(&str, &str); 2] =
@@ -105,7 +105,7 @@ const FIXED: [(&str, &str); 5] = [
 ///
 /// Dropping it waits up to three seconds until it has left its group.
 pub struct KafkaFeed {
-    /// By which messages are fetched that letters point to.
+    /// Reader of the messages that letters point to.
     letters: KafkaLetters,
     group: String,
     ends: bool,
@@ -113,7 +113,7 @@ pub struct KafkaFeed {
     /// `None` once the feed is being dropped.
     commands: Option<mpsc::Sender<Command>>,
     left: Mutex<mpsc::Receiver<()>>,
-    /// What was asked for, by a future that may have been dropped since.
+    /// Request whose future may have been dropped since.
     waiting: Option<oneshot::Receiver<Result<Vec<Taken>, StoreError>>>,
     taken: VecDeque<Taken>,
     /// Letters whose message is of a transaction that may not have ended: they come once it has, and those behind them come
@@ -124,7 +124,7 @@ pub struct KafkaFeed {
     /// The offset after the last letter that was yielded of each partition, and of which assignment.
     furthest: BTreeMap<i32, (u64, i64)>,
     away: Away,
-    /// What was sent back, so that it is not sent again from the store.
+    /// Letters that were sent back, so that they are not sent again from the store.
     sent: SentBack,
     /// Yielded and not yet confirmed.
     yielded: BTreeMap<i32, Done>,

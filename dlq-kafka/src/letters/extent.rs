@@ -11,8 +11,8 @@ use super::range::Span;
 use super::reading::unread;
 use crate::topics::{Cluster, blocking};
 
-/// How much is in a topic of dead letters. Offsets are counted: copies and earlier deaths too, and at a compacted topic or
-/// behind transactions what has no record.
+/// Size of a topic of dead letters. Offsets are counted, so copies, earlier deaths, and gaps of compaction and
+/// transactions count too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
@@ -29,14 +29,14 @@ pub struct Extent {
 /// Measures a topic of dead letters again and again. See [`KafkaLetters::extent`].
 pub struct ExtentReader {
     letters: KafkaLetters,
-    /// Where partitions began when it was last looked, and the time of the record there.
+    /// Start of each partition at the last look, and the timestamp of the record there.
     first: BTreeMap<u32, (u64, Option<Timestamp>)>,
     cluster: Arc<Mutex<Option<Cluster>>>,
 }
 
 impl KafkaLetters {
-    /// What measures the topic, by requests for its offsets and settings. Of a partition, one record is read, the first,
-    /// and again only when it begins elsewhere.
+    /// Returns a reader that measures the topic, by requests for its offsets and settings. It reads one record of a
+    /// partition, the first, and again only when the partition begins elsewhere.
     #[must_use]
     pub fn extent(&self) -> ExtentReader {
         ExtentReader { letters: self.clone(), first: BTreeMap::new(), cluster: Arc::default() }
@@ -44,7 +44,7 @@ impl KafkaLetters {
 }
 
 impl ExtentReader {
-    /// How much is in the topic now.
+    /// Returns the current size of the topic.
     ///
     /// # Errors
     ///

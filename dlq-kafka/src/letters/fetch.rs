@@ -14,7 +14,8 @@ use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::record::Record;
 
-/// What stands where a partition has no end yet for who reads what was committed, and why it is not to be seen.
+/// Records of partitions whose end is not known yet to readers of committed records, and the reason why they are not
+/// visible.
 pub(super) type Later = BTreeMap<(u32, u64), String>;
 
 /// Reads the last records of each partition of a topic, at most so many offsets of each.

@@ -1,4 +1,4 @@
-//! What was sent back: a compacted topic of one partition, in which each death that was sent has a record.
+//! Ledger of replays: a compacted topic of one partition, in which each death that was sent has a record.
 //!
 //! The key of a record is the death, `ID.GENERATION`, its value says in JSON by which operation, where to, when, by whom
 //! and for the how-manieth time. A record is written in the transaction that sends the letter, so that neither is there
@@ -32,12 +32,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// before. It names the alias of the cluster, by which letters of others are known.
 pub(crate) const BEGUN: &[u8] = b"begun";
 
-/// How a death was sent back last.
+/// Last replay of a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) operation: OperationId,
     pub(super) at: Timestamp,
-    /// How often, this time included.
+    /// Number of times, including this one.
     pub(super) times: u32,
 }
 
@@ -128,22 +128,22 @@ impl Ledger {
         self.read.cluster.as_deref()
     }
 
-    /// What was sent back.
+    /// Returns the deaths that were sent back.
     pub(super) fn marks(&self) -> &Marks {
         &self.read.marks
     }
 
-    /// Whether this operation has sent this death back, perhaps before others did.
+    /// Returns true if this operation has sent this death back, perhaps before others did.
     pub(super) fn is_sent_by(&self, death: &Death, operation: OperationId) -> bool {
         self.read.is_sent_by(death, operation)
     }
 
-    /// Why it is not known whether this death was sent back, if it is not.
+    /// Returns the reason why it is unknown whether this death was sent back, if it is.
     pub(super) fn unclear(&self, death: &Death) -> Option<&str> {
         self.read.unclear.get(death).map(String::as_str)
     }
 
-    /// Whether something is written within this time, unless it is to stop.
+    /// Returns true if something is written within this time, unless it is to stop.
     pub(super) fn moves_within(&mut self, time: Duration, stop: &Stop) -> Result<bool, SetupError> {
         let until = Instant::now() + time;
         while Instant::now() < until && !stop.is_set() {
@@ -161,14 +161,14 @@ impl Ledger {
     }
 }
 
-/// What the ledger says, as far as it was read.
+/// Content of the ledger, as far as it was read.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) marks: Marks,
     pub(super) unclear: Unclear,
     /// The alias of the cluster by which letters were sent, if whoever began last has said it.
     pub(super) cluster: Option<Arc<str>>,
-    /// Who has sent a death back before others did.
+    /// Operations that have sent a death back before others did.
     earlier: HashSet<(Death, OperationId)>,
 }
 
@@ -203,7 +203,7 @@ impl Read {
     }
 }
 
-/// What a record says: which death, and how it was sent back last. A death without a value was not, on somebody's word.
+/// Reads a record: the death, and its last replay. A death without a value was not sent back, on somebody's word.
 fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>, String>)> {
     let key = message.key()?;
     let (topic, offset) = (message.topic(), message.offset());
@@ -226,7 +226,7 @@ fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>,
     Some((death, mark.map_err(unclear)))
 }
 
-/// Whether there is a ledger, which then has one partition: from where to where.
+/// Returns the offsets of the ledger, if it exists; it then has one partition.
 pub(crate) async fn bounds(
     lookup: &Lookup,
     topic: &Arc<str>,

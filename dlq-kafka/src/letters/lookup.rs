@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const SETTLING: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What stands in a partition: the offsets from `begin` to before `end`, as far as transactions have ended.
+/// Offsets of a partition, from `begin` to before `end`, as far as transactions have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) begin: u64,
@@ -94,7 +94,7 @@ impl Lookup {
         self.ask(move |ask| ask.partitions(&topic, |_| true)).await
     }
 
-    /// Those of these partitions that a topic has.
+    /// Returns those of these partitions that a topic has.
     pub(crate) async fn some_partitions(
         &self,
         topic: &Arc<str>,
@@ -104,7 +104,7 @@ impl Lookup {
         self.ask(move |ask| ask.partitions(&topic, |partition| some.contains(&partition))).await
     }
 
-    /// Which broker leads each partition of a topic; -1 where none does.
+    /// Returns the broker that leads each partition of a topic; -1 if there is none.
     pub(crate) async fn leaders(&self, topic: &Arc<str>) -> Result<BTreeMap<u32, i32>, SetupError> {
         let topic = Arc::clone(topic);
         self.ask(move |ask| ask.leaders(&topic)).await
@@ -181,7 +181,7 @@ fn settling(error: &SetupError) -> Duration {
     }
 }
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 enum Unanswered {
     /// The brokers are about to agree on who leads a partition, or have not all heard of it yet.
     Settling(SetupError),
@@ -255,8 +255,8 @@ impl Asking<'_> {
         Ok(bounds.collect())
     }
 
-    /// One request for all partitions. The client takes a time in milliseconds where else an offset stands, and by the
-    /// protocol's word -1 is the end and -2 the beginning.
+    /// Sends one request for all partitions. The client takes a time in milliseconds in place of an offset; in the
+    /// protocol, -1 is the end and -2 the beginning.
     fn offsets(
         &self,
         topic: &str,

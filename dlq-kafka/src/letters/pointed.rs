@@ -19,20 +19,20 @@ use super::stored::{Pointer, resolved};
 use crate::error::SetupError;
 use crate::record::Record;
 
-/// Who leads a partition whose brokers are away.
+/// Leader of a partition whose brokers are away.
 const NOBODY: i32 = -1;
 
-/// Why the message of a letter cannot be read.
+/// Reason why the message of a letter cannot be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Unread {
     kind: StoreErrorKind,
     why: String,
-    /// Whether a transaction holds it back that may not have ended.
+    /// True if a transaction that may not have ended holds it back.
     is_held: bool,
 }
 
 impl Unread {
-    /// Whether it may be there later.
+    /// Returns true if it may be there later.
     pub(crate) fn is_passing(&self) -> bool {
         self.kind == StoreErrorKind::Unavailable
     }
@@ -49,13 +49,13 @@ impl std::fmt::Display for Unread {
     }
 }
 
-/// What is wanted of a topic, by partition and offset.
+/// Requested records of a topic, by partition and offset.
 pub(super) type Wanted<T> = BTreeMap<(u32, u64), Vec<T>>;
 
-/// What was wanted, with its record or why that cannot be read.
+/// A requested record, or the reason why it cannot be read.
 type Found<T> = (T, Result<Record, Unread>);
 
-/// What is wanted of one topic while it is read.
+/// Requested records of one topic while it is read.
 struct Fetching<T> {
     letters: KafkaLetters,
     topic: Arc<str>,
@@ -159,7 +159,7 @@ impl<T> Fetching<T> {
         Ok(())
     }
 
-    /// What is wanted of each broker, or of [`NOBODY`].
+    /// Groups the requested records by broker; those without a leader are under [`NOBODY`].
     async fn by_leader(&mut self, wanted: Wanted<T>) -> BTreeMap<Option<i32>, Wanted<T>> {
         // Where that is not known they stay together.
         let leaders = self.letters.lookup.leaders(&self.topic).await.unwrap_or_default();
@@ -173,7 +173,8 @@ impl<T> Fetching<T> {
 }
 
 impl KafkaLetters {
-    /// What is wanted of this topic, as far as it is there. An error concerns all of it: the cluster is away.
+    /// Reads the requested records of this topic, as far as they exist. An error concerns all of them: the cluster is
+    /// away.
     pub(super) fn pointed<T: Send>(
         &self,
         topic: &str,
@@ -253,10 +254,11 @@ pub(crate) struct Completed {
     pub(crate) open: BTreeMap<usize, StoreError>,
 }
 
-/// What may be there later.
+/// Records that may be there later.
 #[derive(Default)]
 struct Unfilled {
-    /// Of which partitions something is away, and why: they are not back because something else of them is there.
+    /// Partitions of which a record is away, and the reason. Another record of the partition does not prove that it is
+    /// back.
     away: BTreeMap<u32, Unread>,
     /// Letters that wait for the end of a transaction, with the partitions of their messages.
     held: Vec<(usize, u32, Unread)>,

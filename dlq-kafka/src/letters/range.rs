@@ -7,7 +7,7 @@ use dlq_core::{DeadLetter, Timestamp};
 use super::lookup::{Bounds, Partitions};
 use crate::error::SetupError;
 
-/// Which records of a topic are meant. Everything that is said has to hold.
+/// Selection of records of a topic. All conditions have to hold.
 ///
 /// ```
 /// use dlq_kafka::ScanRange;
@@ -78,7 +78,7 @@ impl ScanRange {
         self
     }
 
-    /// Whether the message of a letter is meant, wherever its record stands.
+    /// Returns true if the message of a letter is selected, wherever its record is.
     #[must_use]
     pub fn selects(&self, letter: &DeadLetter) -> bool {
         let message = &letter.message;
@@ -90,7 +90,8 @@ impl ScanRange {
             && self.headers.iter().all(|(name, value)| has(name, value))
     }
 
-    /// Whether a record is meant that stands there and has this timestamp. One without a timestamp is of no time.
+    /// Returns true if a record with this position and timestamp is selected. A record without a timestamp matches no
+    /// time.
     #[must_use]
     pub fn contains(&self, partition: u32, offset: u64, timestamp: Option<Timestamp>) -> bool {
         let is_now = || {
@@ -102,7 +103,7 @@ impl ScanRange {
             && is_now()
     }
 
-    /// Whether it says nothing.
+    /// Returns true if there is no condition.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Self::default()
@@ -112,7 +113,7 @@ impl ScanRange {
         self.since
     }
 
-    /// What is to be read of `there`, where records of the time begin at `begins`.
+    /// Returns the spans of `there` to read, if records of the time begin at `begins`.
     pub(super) fn spans(
         &self,
         topic: &str,
@@ -136,7 +137,7 @@ impl ScanRange {
         Ok(wanted.map(span).collect())
     }
 
-    /// Where it ends in every partition, whatever is there yet.
+    /// Returns the end of the range in every partition, whatever is there yet.
     pub(super) fn to(&self) -> u64 {
         self.to.unwrap_or(u64::MAX)
     }
@@ -156,7 +157,7 @@ impl Span {
     }
 }
 
-/// How far apart records may stand that are read in one go.
+/// Largest distance of records that are read in one go.
 const NEAR: u64 = 1_000;
 
 /// Rounds in which these records are read, which are given by partition and offset: in each at most one span of a

@@ -329,7 +329,7 @@ impl LetterScan {
         Ok(None)
     }
 
-    /// How far it has come.
+    /// Returns the progress of the reading.
     #[must_use]
     pub fn progress(&self) -> ScanProgress {
         self.records.progress()

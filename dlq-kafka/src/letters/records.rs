@@ -6,21 +6,21 @@ use tokio::sync::mpsc;
 use crate::error::SetupError;
 use crate::record::Record;
 
-/// How far a scan has come.
+/// Progress of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScanProgress {
     /// Offsets that were read, those without a record among them.
     pub read: u64,
-    /// How many there are to be read. One that follows goes beyond those that were there when it began.
+    /// Number of offsets to read. A scan that follows reads beyond those that existed when it began.
     pub total: u64,
 }
 
-/// What a reader hands over at once.
+/// Records that a reader hands over at once.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) records: Vec<Record>,
-    /// How many offsets have been read with them.
+    /// Number of offsets that have been read with them.
     pub(super) read: u64,
 }
 

@@ -19,22 +19,22 @@ use crate::record::Record;
 const GROUP: &str = "dlq.letters";
 /// For how long nothing may come before it is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How soon a reader sees that nobody listens any more.
+/// Time after which a reader notices that nobody listens any more.
 const TICK: Duration = Duration::from_millis(100);
 /// At most so many records, or about so many bytes, are handed over at once.
 const RECORDS: usize = 256;
 const BYTES: usize = 1024 * 1024;
-/// So many times as many wait to be taken.
+/// Number of batches that may wait to be taken.
 const BATCHES: usize = 2;
 
-/// What is read of a topic, in the order of each partition: spans of at most one after the other in rounds, each to its
-/// end before the next.
+/// Scan of a topic, in the order of each partition: spans of at most one after the other in rounds, each to its end
+/// before the next.
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) brokers: Brokers,
     pub(super) topic: Arc<str>,
     pub(super) rounds: Vec<Vec<Span>>,
-    /// Whether it waits for what is not there yet.
+    /// True if the scan waits for records that do not exist yet.
     pub(super) follow: bool,
 }
 
@@ -71,13 +71,13 @@ impl Scan {
     }
 }
 
-/// Why a reader ends early.
+/// Reason why a reader ends early.
 enum Stop {
     Failed(SetupError),
     NobodyListens,
 }
 
-/// What a look at the client came to.
+/// Result of polling the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Took,
@@ -88,17 +88,17 @@ struct Reader<'a> {
     scan: &'a Scan,
     consumer: &'a BaseConsumer,
     sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
-    /// What is being read, by partition; `from` moves on.
+    /// Spans that are being read, by partition; `from` moves on.
     open: BTreeMap<u32, Span>,
-    /// Where a replica has come to its end before what its leader has, and when. One that is behind goes on; where nothing
-    /// comes, what is missing was compacted away.
+    /// Time at which a replica came to its end before the end of its leader, by partition. A replica that lags goes on;
+    /// if nothing comes, the missing records were compacted away.
     ends: BTreeMap<u32, Instant>,
     batch: Vec<Record>,
     bytes: usize,
     read: u64,
     /// When something came last.
     heard: Instant,
-    /// What the client said last of why nothing comes.
+    /// Last error of the client that explains why nothing comes.
     news: Option<KafkaError>,
 }
 

@@ -14,15 +14,15 @@ use crate::dispatch::{
 };
 use crate::ladder::{Ladder, is_topic};
 
-/// Where letters are sent.
+/// Destination of letters.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum KafkaTarget {
     /// To the topics where they were born, where every group that reads them hears them.
     Origin {
-        /// Whether each goes to the partition where it was born. Otherwise its key decides, as it does for Java's
-        /// producers: by `murmur2`, unless the setting `partitioner` of [`Brokers::with`](crate::Brokers::with) says
-        /// otherwise.
+        /// True if each letter goes to the partition where it was born. Otherwise its key decides, as it does for
+        /// Java's producers: by `murmur2`, unless the setting `partitioner` of [`Brokers::with`](crate::Brokers::with)
+        /// says otherwise.
         keep_partition: bool,
     },
     /// To this topic.
@@ -181,7 +181,7 @@ impl Shipment {
         })
     }
 
-    /// What is to be said of a topic that is not there.
+    /// Returns the error text for a missing topic.
     pub(super) fn missing(&self, topic: &str) -> String {
         match &self.target {
             KafkaTarget::Handler(_) => format!(

@@ -1,4 +1,4 @@
-//! What is known of the letters that were sent back.
+//! Knowledge about letters that were sent back.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use super::reading::{READING, unread};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 
-/// What the ledger says, as it stood when it was looked at last.
+/// Content of the ledger when it was read last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SentBack {
-    /// Whether it could be looked at.
+    /// True if the ledger could be read.
     is_known: bool,
     seen: Option<Bounds>,
     marks: Marks,
     unclear: Unclear,
-    /// Why it cannot be read by this user, if so.
+    /// Reason why this user cannot read it, if so.
     hidden: Option<String>,
-    /// Why letters may not be found in it, if so: it knows them by another alias of the cluster.
+    /// Reason why letters may not be found in it, if so: it has them under another alias of the cluster.
     by_another: Option<String>,
 }
 
 impl SentBack {
-    /// What the ledger says now, if anything was written to it since.
+    /// Returns the new content of the ledger, if anything was written to it since.
     ///
     /// What may not be read is no error: of a topic that is not there brokers say so too, where the user may not see it.
     pub(super) async fn news(
@@ -62,17 +62,17 @@ impl SentBack {
         &self.marks
     }
 
-    /// Why nothing may be sent, if so.
+    /// Returns the reason why nothing may be sent, if so.
     pub(super) fn refuses(&self) -> Option<&str> {
         self.by_another.as_deref()
     }
 
-    /// How this death was sent back, if it was.
+    /// Returns the last replay of this death, if there was one.
     pub(super) fn sent(&self, death: &Death) -> Option<Sent> {
         self.marks.get(death).map(|mark| Sent { at: mark.at, times: mark.times })
     }
 
-    /// Why it is not known whether this death was sent back, if it is not.
+    /// Returns the reason why it is unknown whether this death was sent back, if it is.
     pub(super) fn unclear(&self, death: &Death) -> Option<&str> {
         let lost = || self.by_another.as_ref().filter(|_| !self.marks.contains_key(death));
         let why = self.hidden.as_ref().or_else(|| self.unclear.get(death)).or_else(lost);
@@ -126,8 +126,8 @@ impl KafkaLetters {
     }
 }
 
-/// Why nothing may be sent where a ledger is of this alias of the cluster, if so. Letters of others have another identity
-/// by each alias: what was sent by one would be sent again by the other.
+/// Returns the reason why nothing may be sent because a ledger belongs to another alias of the cluster, if so. Letters
+/// of others have another identity by each alias: a letter that was sent under one would be sent again under the other.
 pub(super) fn by_another(topic: &str, alias: Option<&str>, brokers: &Brokers) -> Option<String> {
     let own = brokers.cluster();
     let other = alias.filter(|alias| *alias != own)?;

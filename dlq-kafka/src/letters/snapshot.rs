@@ -10,7 +10,7 @@ use super::range::Span;
 use super::sent::SentBack;
 use crate::record::Record;
 
-/// Where a letter stands. The order of places is the order in which letters are taken for written: the same for everyone
+/// Position of a letter. The order of positions is the order in which letters count as written: the same for everyone
 /// who reads, however the partitions came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place {
@@ -32,14 +32,14 @@ impl Place {
 /// A letter and its place.
 pub(super) type Row = reading::Row<Place>;
 
-/// By which a record is known again.
+/// Data by which a record is recognised again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     place: Place,
     letter: LetterId,
 }
 
-/// What was read in one go.
+/// Records that were read in one go.
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
     rows: Vec<Row>,
@@ -66,8 +66,8 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// What has come since, with the last record that is known of each partition, by which the topic is known again.
-    /// `None` when something has gone: then all of it is to be read.
+    /// Returns the spans that have come since, with the last known record of each partition, by which the topic is
+    /// recognised. `None` if something has gone: then everything has to be read again.
     pub(super) fn news(&self, now: &Partitions) -> Option<Vec<Span>> {
         let is_there = |(partition, before): (&u32, &Bounds)| {
             now.get(partition).is_some_and(|now| now.begin == before.begin && now.end >= before.end)
@@ -84,7 +84,7 @@ impl Snapshot {
         Some(grown.collect())
     }
 
-    /// What was read of a topic from its beginning.
+    /// Makes the snapshot of a topic that was read from its beginning.
     pub(super) fn of(now: Partitions, fresh: Fresh) -> Self {
         let mut snapshot = Self::default();
         snapshot.add(now, fresh);
@@ -115,7 +115,7 @@ impl Snapshot {
         self.letters.mark(|death| sent.sent(death));
     }
 
-    /// Whether there was another message of the same identity among them.
+    /// Adds records. Returns true if there was another message of the same identity among them.
     fn add(&mut self, now: Partitions, mut fresh: Fresh) -> bool {
         fresh.rows.sort_by_key(|row| row.place);
         let mut has_conflict = false;

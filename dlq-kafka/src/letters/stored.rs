@@ -38,7 +38,7 @@ impl StoredLetter {
     }
 }
 
-/// Where a message stands that is not with its letter.
+/// Position of a message that is not stored with its letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pointer<'a> {
     pub(super) topic: &'a str,
@@ -47,7 +47,7 @@ pub(super) struct Pointer<'a> {
 }
 
 impl<'a> Pointer<'a> {
-    /// That of a letter, if it has one.
+    /// Returns the pointer of a letter, if it has one.
     pub(super) fn of(letter: &'a DeadLetter) -> Option<Self> {
         let mut parts = letter.attributes.get(POINTER)?.rsplitn(3, '/');
         let offset = parts.next()?.parse().ok().filter(|offset| *offset < i64::MAX as u64)?;
@@ -56,7 +56,7 @@ impl<'a> Pointer<'a> {
         Some(Self { topic, partition, offset })
     }
 
-    /// Whether that is where the message was born.
+    /// Returns true if the pointer leads to the position where the message was born.
     fn is_to(&self, origin: &Origin) -> bool {
         (origin.stream(), origin.partition()) == (self.topic, Some(self.partition))
             && origin.position() == Position::Offset(self.offset)

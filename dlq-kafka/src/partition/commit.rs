@@ -1,4 +1,4 @@
-//! What is committed of a partition, and which records wait until it is.
+//! Commits of a partition, and the records that wait until one is done.
 
 use std::sync::atomic::Ordering;
 
@@ -49,7 +49,8 @@ impl Partition {
         state.cut = ROOM - (ROOM - state.cut) / 2;
     }
 
-    /// What to commit if marks were taken away; the group is then taken for told, until [`Self::not_told`] says otherwise.
+    /// Returns the commit to make if marks were removed. The group then counts as informed, until [`Self::not_told`]
+    /// says otherwise.
     pub(crate) fn ended(&self) -> Option<(u64, String)> {
         let mut state = self.state();
         if state.is_over || !std::mem::take(&mut state.has_ended) {
@@ -74,7 +75,8 @@ impl Partition {
         is_waiting && state.granted.len() < AT_ONCE
     }
 
-    /// What to commit if there is news; it is then taken for committed, until [`Self::not_committed`] says otherwise.
+    /// Returns the commit to make if there is news. It then counts as committed, until [`Self::not_committed`] says
+    /// otherwise.
     pub(crate) fn news(&self) -> Option<(u64, String)> {
         let mut state = self.state();
         state.granting = None;
@@ -97,7 +99,7 @@ impl Partition {
         state.point(false)
     }
 
-    /// What to commit now; `None` while no offset is known, and when it was given up.
+    /// Returns the current commit; `None` while no offset is known, and after the partition was given up.
     pub(crate) fn point(&self, is_clean: bool) -> Option<(u64, String)> {
         let mut state = self.state();
         state.handover.hands_out(self.handed.load(Ordering::Relaxed));
@@ -109,7 +111,8 @@ impl Partition {
         (state.is_dirty, state.granting) = (true, None);
     }
 
-    /// What ends from now on counts no more; this is the last commit of the assignment.
+    /// Closes the partition and returns the last commit of the assignment. Records that end from now on do not count
+    /// any more.
     pub(crate) fn close(&self, is_clean: bool) -> Option<(u64, String)> {
         self.leave();
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! How much of a partition is in memory and in flight.
+//! Amounts of a partition in memory and in flight.
 
 use std::sync::atomic::Ordering;
 
@@ -10,13 +10,13 @@ impl Partition {
         self.is_fetched.store(true, Ordering::Relaxed);
     }
 
-    /// Where the client is told to pause a partition while it begins to fetch it, either may be lost. So it is told only
-    /// after this.
+    /// Returns true if a record of the partition has come. A pause may be lost while the client begins to fetch a
+    /// partition, so it is paused only after this.
     pub(crate) fn is_fetched(&self) -> bool {
         self.is_fetched.load(Ordering::Relaxed)
     }
 
-    /// Whether no record before had headers that cannot be read.
+    /// Returns true if no earlier record had unreadable headers.
     pub(crate) fn is_first_unreadable(&self) -> bool {
         !self.has_unreadable.swap(true, Ordering::Relaxed)
     }
@@ -33,7 +33,7 @@ impl Partition {
         }
     }
 
-    /// Whether it was the last one.
+    /// Removes a delivery from those in flight. Returns true if it was the last one.
     pub(crate) fn given(&self) -> bool {
         self.in_hand.fetch_sub(1, Ordering::SeqCst) == 1
     }
@@ -56,7 +56,7 @@ impl Partition {
         self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// How full it is, where 1 is the bound: of what is in flight, and of what waits.
+    /// Returns the fill level, where 1 is the bound: of records in flight, and of records that wait.
     pub(crate) fn fullness(&self, span: u64, held: usize, held_bytes: usize) -> f64 {
         let part = |some: f64, of: f64| some / of.max(1.0);
         let limit = span.min(self.limit.load(Ordering::Relaxed));

@@ -20,7 +20,7 @@ impl Gap {
 }
 
 impl Partition {
-    /// Up to where everything that was received is done, while all of it is.
+    /// Returns the offset up to which every received record is done, if all of them are.
     pub(crate) fn rests_at(&self) -> Option<u64> {
         let state = self.state();
         let rests = state.opening == Opening::Open && state.tracker.span() == 0;

@@ -6,7 +6,7 @@ use dlq_core::{Binding, Death, Delivery};
 
 use super::Partition;
 
-/// How many hops of a retry topic are remembered, so that a copy is passed over.
+/// Number of hops of a retry topic that are remembered, so that a copy is skipped.
 const HOPS: usize = 10_000;
 
 /// The latest hops of a retry topic.

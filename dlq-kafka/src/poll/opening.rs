@@ -1,4 +1,4 @@
-//! How partitions that came to us open: what was committed of them is asked, and it is said that they are ours.
+//! Opening of assigned partitions: the commits are read, and the new owner is announced in them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::latest;
 use crate::partition::{Opening, Partition};
 use crate::transport::Start;
 
-/// How long it is waited until partitions are taken over again.
+/// Pause until partitions are taken over again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Poller {

@@ -1,4 +1,4 @@
-//! One batch of a partition after the other.
+//! Batches of a partition, one after the other.
 //!
 //! An idempotent client of librdkafka (2.12) has five messages of a partition under way, or one batch. While more are ready,
 //! its thread asks without a pause whether they may go, and takes a processor for that. So what comes while a batch is under
@@ -18,9 +18,9 @@ use super::reports::{Opaque, Waiting};
 use super::{FULL, Native};
 use crate::shared::lock;
 
-/// How many of a partition the client has under way in several batches.
+/// Number of records of a partition that the client has under way in several batches.
 const APART: usize = 5;
-/// How long anything is kept, give or take a look. What takes longer is for the client to wait for, and to give up.
+/// Time for which records are kept, give or take a look. Longer waits are left to the client, which also gives up.
 pub(super) const KEPT: Duration = Duration::from_secs(1);
 
 /// A record with all that is its own.
@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) since: Instant,
 }
 
-/// What the client did not take, and why.
+/// Records that the client did not accept, and the reason.
 pub(super) struct Refused {
     pub(super) error: KafkaError,
     entry: Entry,
@@ -66,9 +66,10 @@ pub(super) fn is_full(error: &KafkaError) -> bool {
     error.rdkafka_error_code() == Some(Code::QueueFull)
 }
 
-/// Those of a client: of each topic by the number of the partition.
+/// Batches of a client: for each topic by the number of the partition.
 pub(super) struct Batches {
-    /// What comes so soon after the first of a batch still goes with it: the client waits for as long (`linger.ms`).
+    /// Time after the first record of a batch in which another record still joins it: the client waits for as long
+    /// (`linger.ms`).
     joins: Duration,
     /// `None` once nobody hears any more that one is confirmed.
     topics: RwLock<Option<HashMap<String, Vec<Arc<Batch>>>>>,
@@ -120,7 +121,7 @@ impl Batches {
     }
 }
 
-/// What of a partition is under way, and what waits for it.
+/// Records of a partition that are under way, and those that wait for them.
 pub(super) struct Batch {
     topic: String,
     partition: i32,
@@ -179,7 +180,7 @@ impl Batch {
         give(client, &self.topic, Some(self.partition), Some(Arc::clone(self)), entry)
     }
 
-    /// What became of one is known. Whether the next batch may go.
+    /// Notes that a record has ended. Returns true if the next batch may go.
     pub(super) fn ended(&self) -> bool {
         let mut state = lock(&self.state);
         state.under_way = state.under_way.saturating_sub(1);
@@ -255,7 +256,7 @@ pub(super) mod tests {
         (0..count).map(one).collect()
     }
 
-    /// How many are under way, and how many are kept.
+    /// Returns the number of records under way and the number of kept ones.
     pub(in super::super) fn counted(batch: &Batch) -> (usize, usize) {
         let state = lock(&batch.state);
         (state.under_way, state.kept.len())

@@ -22,16 +22,17 @@ use crate::brokers::Brokers;
 use crate::error::{SetupError, is_refusal};
 use crate::letters::leave;
 
-/// How long a record may take until it is confirmed; then the write has failed, and nothing is acknowledged.
+/// Time limit for the confirmation of a record, in milliseconds. After it the write has failed, and nothing is
+/// acknowledged.
 const DELIVERY: &str = "30000";
-/// How long the first record of a batch waits for others, in milliseconds.
+/// Time for which the first record of a batch waits for others, in milliseconds.
 const LINGER: &str = "1";
 /// For how long a queue that is full is waited for, and how often it is looked at.
 const FULL: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
 /// For how long a client that can do no more is kept for who still waits for a record.
 const CLOSING: Duration = Duration::from_secs(40);
-/// How long the cluster may be asked for the partitions of a topic.
+/// Time limit for asking the cluster for the partitions of a topic.
 const ASKING: Duration = Duration::from_secs(10);
 
 /// A record to write.
@@ -45,7 +46,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) headers: &'a (dyn Fn() -> Result<OwnedHeaders, StoreError> + Send + Sync),
 }
 
-/// Why a record was not written.
+/// Reason why a record was not written.
 #[derive(Debug)]
 pub(crate) enum Unwritten {
     /// It is larger than the topic takes.
@@ -151,7 +152,7 @@ impl Client {
         Err(unwritten(outgoing.operation, outgoing.topic, full))
     }
 
-    /// Why a record was not written: what has put an end to the client, if something has.
+    /// Returns the reason why a record was not written: the fatal error of the client, if there is one.
     fn unwritten(&self, operation: &'static str, topic: &str, error: KafkaError) -> Unwritten {
         let Some((code, why)) = self.producer.client().fatal_error() else {
             return unwritten(operation, topic, error);
@@ -246,7 +247,7 @@ impl Producer {
         }
     }
 
-    /// How many partitions a topic has.
+    /// Returns the number of partitions of a topic.
     pub(crate) async fn partitions(&self, topic: &str) -> Result<i32, SetupError> {
         let what = format!("look for topic `{topic}` at {}", self.brokers.bootstrap());
         let (client, name) = (self.inner.client()?, topic.to_owned());
@@ -290,7 +291,7 @@ fn client(brokers: &Brokers, has_batches: bool) -> Result<Client, SetupError> {
     Ok(Client { producer, batches, _telling: telling })
 }
 
-/// Whether the record has no place, as far as the client knows.
+/// Returns true if the record has no destination, as far as the client knows.
 fn is_missing(error: &StoreError) -> bool {
     let error = error.source().and_then(|source| source.downcast_ref::<KafkaError>());
     error.and_then(KafkaError::rdkafka_error_code).is_some_and(is_gone)

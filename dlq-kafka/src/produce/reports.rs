@@ -1,4 +1,4 @@
-//! What became of records, and who is told.
+//! Delivery reports of records, and their recipients.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -14,21 +14,21 @@ use super::{LOOK, Native};
 use crate::rebalance::log;
 use crate::shared::lock;
 
-/// What became of a record, for whoever waits for it.
+/// Recipient of the delivery report of a record.
 pub(super) type Waiting = oneshot::Sender<Result<(), KafkaError>>;
 pub(super) type Told = oneshot::Receiver<Result<(), KafkaError>>;
 
-/// What goes with a record through the client.
+/// Data that travels with a record through the client.
 pub(super) struct Opaque {
     pub(super) waiting: Waiting,
-    /// What it is under way with.
+    /// Batch that the record belongs to.
     pub(super) batch: Option<Arc<Batch>>,
 }
 
 type Report = (Opaque, Result<(), KafkaError>);
 
-/// What the client's own thread has to say. It is told on a task: to wake each of those who wait from another thread would
-/// cost more than to write their records.
+/// Reports of the client's own thread. A task passes them on: to wake each waiter from another thread would cost more
+/// than to write their records.
 pub(super) struct Reports {
     /// `None` where there is no task any more.
     queue: Mutex<Option<Vec<Report>>>,

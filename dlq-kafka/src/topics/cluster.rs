@@ -1,4 +1,4 @@
-//! What is asked of the brokers. Every request blocks, for at most [`PATIENCE`].
+//! Requests to the brokers. Every request blocks, for at most [`PATIENCE`].
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,15 +21,15 @@ use super::seen::{Look, Seen};
 use crate::brokers::Brokers;
 use crate::error::{SetupError, code, is_moving, is_refusal};
 
-/// How long one answer may take.
+/// Time limit of one answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// For how long a broker may not have heard of what the others know: of a topic, who leads it, or its settings.
 pub(crate) const SETTLING: Duration = Duration::from_secs(2);
-/// How long is waited before the same is asked again.
+/// Pause before the same request is sent again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
-/// How long is waited for the first answer; twice as long for each one after it.
+/// Time limit of the first answer; it doubles with each further one.
 const FIRST: Duration = Duration::from_millis(500);
-/// How many news of the client are looked through for a cause.
+/// Maximum number of events of the client that are searched for a cause.
 const NEWS: usize = 64;
 
 /// Runs what blocks where it may.
@@ -67,7 +67,7 @@ impl Troubles {
     }
 }
 
-/// What a client is in trouble with, a refusal before anything else.
+/// Returns the trouble of a client, a refusal before anything else.
 fn troubles(consumer: &BaseConsumer<Troubles>) -> Option<(RDKafkaErrorCode, String)> {
     for _ in 0..NEWS {
         // Nothing may come where there was news of another kind.
@@ -76,7 +76,8 @@ fn troubles(consumer: &BaseConsumer<Troubles>) -> Option<(RDKafkaErrorCode, Stri
     consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// What is known of a topic, or of all. A login that is refused ends the wait; an answer says that what was the trouble is over.
+/// Returns the metadata of a topic, or of all topics. A refused login ends the wait; an answer means that earlier
+/// trouble is over.
 pub(crate) fn metadata(
     consumer: &BaseConsumer<Troubles>,
     topic: Option<&str>,
@@ -102,7 +103,7 @@ pub(crate) fn metadata(
     }
 }
 
-/// What a failed request means: with what the client knows of the cause, and what to do.
+/// Makes the error of a failed request: with the cause that the client knows, and advice.
 pub(crate) fn failed(
     brokers: &Brokers,
     consumer: &BaseConsumer<Troubles>,
@@ -150,7 +151,7 @@ impl Cluster {
         Ok(Self { brokers: brokers.clone(), consumer, admin: None, ids: Vec::new() })
     }
 
-    /// What a failed request means: with what the client knows of the cause, and what to do.
+    /// Makes the error of a failed request: with the cause that the client knows, and advice.
     pub(crate) fn failed(&self, what: &str, error: KafkaError) -> SetupError {
         failed(&self.brokers, &self.consumer, what, error)
     }
@@ -180,7 +181,7 @@ impl Cluster {
         }
     }
 
-    /// What is known of a topic, without its settings.
+    /// Returns the state of a topic, without its settings.
     pub(crate) fn look(&mut self, name: &str) -> Result<Look, SetupError> {
         let what = format!("ask for {}", topic_name(name));
         let metadata = metadata(&self.consumer, Some(name), PATIENCE);
@@ -222,7 +223,7 @@ impl Cluster {
         self.listed("read offsets", of, at, asking)
     }
 
-    /// What the group has committed, by one request; `None` for nothing.
+    /// Returns the committed offsets of the group, by one request; `None` for nothing.
     pub(crate) fn committed(
         &self,
         group: &str,
@@ -329,7 +330,7 @@ impl Cluster {
     }
 }
 
-/// What is to be done about a refusal.
+/// Returns advice about a refusal.
 fn allow(brokers: &Brokers, code: RDKafkaErrorCode) -> String {
     use RDKafkaErrorCode::{
         Authentication, GroupAuthorizationFailed, SaslAuthenticationFailed,
@@ -343,7 +344,7 @@ fn allow(brokers: &Brokers, code: RDKafkaErrorCode) -> String {
     }
 }
 
-/// Whether a broker has not answered.
+/// Returns true if a broker has not responded.
 fn is_silent(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{BrokerTransportFailure, OperationTimedOut, RequestTimedOut};
     let silent = [BrokerTransportFailure, OperationTimedOut, RequestTimedOut];

@@ -8,7 +8,7 @@ use crate::ladder::Stage;
 use crate::wire::LATEST;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// What a retry topic keeps its records for at least when we create it.
+/// Minimum retention of a retry topic that we create.
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The topic that keeps dead letters: `<topic>.dlq` unless told otherwise, with retention by time and no compaction.
@@ -82,7 +82,7 @@ impl DlqTopic {
         self.name.replace("{topic}", topic)
     }
 
-    /// What it has to be for the letters of this topic.
+    /// Returns the requirements for the topic that takes the letters of this topic.
     pub(crate) fn wanted(&self, topic: &str) -> WantedTopic {
         WantedTopic {
             name: self.name_for(topic),
@@ -102,7 +102,8 @@ impl Default for DlqTopic {
     }
 }
 
-/// How the retry topics of a [`Ladder`](crate::Ladder) are created: with retention by time and no compaction.
+/// Settings with which the retry topics of a [`Ladder`](crate::Ladder) are created: with retention by time and no
+/// compaction.
 ///
 /// A record is kept for the delay of its stage and a day, in the last stage, where it may wait for a day longer, and two days,
 /// at least for 7 days: for so long may all consumers be away. It is removed by the brokers after that, whether it had its
@@ -145,7 +146,7 @@ impl RetryTopics {
         self
     }
 
-    /// What the topics of stages, from short to long, have to be for the records of this topic.
+    /// Returns the requirements for the topics of stages, from short to long, that take the records of this topic.
     pub(crate) fn wanted(&self, stages: &[Stage], topic: &str) -> Vec<WantedTopic> {
         let of = |(index, stage): (usize, &Stage)| {
             // In the last one a record may wait for longer.

@@ -48,7 +48,7 @@ pub(crate) struct FoundTopic {
     pub(crate) partitions: i32,
 }
 
-/// What [`make`] did and saw.
+/// Result of [`make`]: changes and observations.
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     pub(crate) created: Vec<String>,

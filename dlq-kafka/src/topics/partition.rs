@@ -1,5 +1,5 @@
-/// Where a record is written: by its key as Java's producers do, so that records of one key stay together; without one by
-/// `else_by`.
+/// Returns the partition of a record: by its key as Java's producers do, so that records of one key stay together;
+/// without a key by `else_by`.
 pub(crate) fn partition_for(key: Option<&[u8]>, else_by: &[u8], partitions: i32) -> i32 {
     let hash = murmur2(key.unwrap_or(else_by)) & 0x7fff_ffff;
     (hash % partitions.max(1).cast_unsigned()).cast_signed()
@@ -30,7 +30,7 @@ fn murmur2(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// What Kafka's own clients say of these keys.
+    /// Values are those of Kafka's own clients for these keys.
     #[test]
     fn the_hash_is_that_of_kafka() {
         for (key, hash) in [

@@ -1,4 +1,4 @@
-//! What a topic has to be like. An error keeps a consumer from starting; the rest is told.
+//! Requirements for a topic. An error keeps a consumer from starting; the rest is reported.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use dlq_core::policy::duration::format as time;
 use super::seen::Seen;
 use super::wanted::{Role, WantedTopic};
 
-/// How much larger than its message a record of ours can be, in bytes: its headers.
+/// Number of bytes by which a record of ours can be larger than its message: its headers.
 pub(super) const ROOM: u64 = 64 * 1024;
 
 pub(crate) fn topic_name(name: &str) -> String {
     format!("topic `{name}`")
 }
 
-/// What is not as it should be about a topic.
+/// Returns the findings about a topic.
 pub(crate) fn judge(
     wanted: &WantedTopic,
     seen: &Seen,
@@ -55,7 +55,7 @@ impl Judged {
         self.findings.push(finding.found(found, want).advice(advice));
     }
 
-    /// What holds for every topic: on how many brokers it is, and what a loss of one does.
+    /// Checks rules for every topic: the number of replicas, and the effect of losing one.
     fn brokers(&mut self, seen: &Seen, brokers: usize) {
         if !seen.leaderless.is_empty() {
             let found = format!("none of partitions {:?}", seen.leaderless);
@@ -85,7 +85,7 @@ impl Judged {
         }
     }
 
-    /// What holds for topics of ours: for how long they keep what.
+    /// Checks rules for topics of ours: their retention.
     fn keeping(&mut self, wanted: &WantedTopic, seen: &Seen) {
         if let Some(policy) = seen.text("cleanup.policy")
             && policy.contains("compact")
@@ -127,7 +127,7 @@ impl Judged {
         }
     }
 
-    /// What holds for topics of ours beside those whose records they take.
+    /// Checks rules for topics of ours against the topics whose records they take.
     fn sources(&mut self, wanted: &WantedTopic, seen: &Seen, all: &BTreeMap<String, Seen>) {
         let is_stage = matches!(wanted.role, Role::Stage { .. });
         let needed = partitions(wanted, all);
@@ -197,13 +197,13 @@ impl Judged {
     }
 }
 
-/// How many partitions it should have; `None` for what the brokers say.
+/// Returns the number of partitions that the topic should have; `None` for the brokers' default.
 pub(super) fn partitions(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> Option<i32> {
     let of_sources = || sources(wanted, all).map(|seen| seen.partitions).max();
     wanted.partitions.map(i32::from).or_else(of_sources)
 }
 
-/// How large its records may have to be, in bytes.
+/// Returns the largest size of its records, in bytes.
 pub(super) fn max_message(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> Option<u64> {
     let largest = sources(wanted, all).filter_map(Seen::max_message).max()?;
     Some((largest + ROOM).min(i32::MAX as u64))

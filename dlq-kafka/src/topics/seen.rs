@@ -37,7 +37,7 @@ impl Seen {
     }
 }
 
-/// What is known of a name.
+/// State of a topic's name.
 #[derive(Clone, Debug)]
 pub(crate) enum Look {
     There(Seen),

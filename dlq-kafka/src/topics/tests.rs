@@ -1,4 +1,4 @@
-//! What a consumer is told at its start, by the real broker. How topics are created is tested beside `admin`.
+//! Reports to a consumer at its start, by the real broker. Creating topics is tested beside `admin`.
 
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 use rdkafka::ClientConfig;

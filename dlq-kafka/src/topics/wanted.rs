@@ -21,7 +21,7 @@ pub(crate) struct WantedTopic {
     pub(crate) replication: Option<u16>,
 }
 
-/// What a topic is for.
+/// Purpose of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The user's own, which is never created.
@@ -46,7 +46,7 @@ impl WantedTopic {
         }
     }
 
-    /// How it is called in messages.
+    /// Returns the name of the role in messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.role {
             Role::Source => "a consumer's topic",

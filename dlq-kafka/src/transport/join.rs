@@ -13,12 +13,12 @@ use crate::ladder::{Ladder, Stage};
 use crate::rebalance::Hooks;
 use crate::topics::{Cluster, Look, blocking};
 
-/// How seldom the client has to be polled unless it is told.
+/// Longest interval of polling the client unless it is told otherwise.
 const SELDOM: Duration = Duration::from_secs(5 * 60);
 
 impl Member {
-    /// What was a stage once and is there still: processes that had another ladder, and may have it yet, have acknowledged
-    /// what waits in it.
+    /// Returns topics that were stages once and still exist: processes that had another ladder, and may have it yet,
+    /// have acknowledged the messages that wait there.
     pub(super) async fn former(
         &self,
         stages: &[(String, Vec<Stage>)],
@@ -104,7 +104,7 @@ impl Member {
     }
 }
 
-/// Whether the group has read of this topic, which may be another's as well as its own.
+/// Returns true if the group has read this topic, which may belong to another group as well.
 fn is_read(cluster: &mut Cluster, group: &str, stage: &Stage) -> Result<bool, SetupError> {
     let Look::There(seen) = cluster.look(&stage.topic)? else { return Ok(false) };
     let all: Vec<_> = (0..seen.partitions).map(|one| (&*stage.topic, one)).collect();

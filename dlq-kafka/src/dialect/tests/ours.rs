@@ -52,7 +52,7 @@ fn what_the_protocol_says_wrongly_is_kept() {
     assert_eq!(letter.attributes["retry.count"], "3\n\\xff");
 }
 
-/// What our sink writes for a letter.
+/// Returns the record that our sink writes for a letter.
 fn ours(letter: &DeadLetter) -> Record {
     let packed = wire::pack_letter(letter, None).unwrap();
     let headers = packed.iter().map(|it| header(it.key.to_owned(), it.value)).collect();
@@ -103,7 +103,7 @@ fn our_letter_that_died_elsewhere_is_that_systems() {
     assert_eq!(of(&ours.after(SMALLRYE)), Some(Dialect::Dlq));
 }
 
-/// What a replay of `letter` makes of its record: the producer's headers and ours.
+/// Returns the record that a replay of `letter` writes: the producer's headers and ours.
 fn replayed(letter: &DeadLetter) -> Record {
     let replay = Replay {
         operation: OperationId::of("ana", DIED, 1),

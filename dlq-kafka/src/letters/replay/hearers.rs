@@ -1,4 +1,4 @@
-//! Which consumer groups will hear letters of others.
+//! Consumer groups that will receive letters of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -74,11 +74,11 @@ pub(crate) async fn listeners(
     Ok((hearers, notes))
 }
 
-/// Who has read topics.
+/// Groups that have read topics.
 #[derive(Default)]
 struct Readers {
     readers: BTreeSet<Reader>,
-    /// Why there may be more groups than were asked, if so.
+    /// Reason why there may be more groups than were asked, if so.
     silent: Option<String>,
     /// Groups that could not be asked, and why one of them could not.
     unasked: BTreeSet<String>,
@@ -122,7 +122,7 @@ impl Readers {
     }
 }
 
-/// What a group has committed, of every partition that is asked for.
+/// Returns the committed offset of a group, for every requested partition.
 pub(super) fn committed(
     brokers: &Brokers,
     group: &str,

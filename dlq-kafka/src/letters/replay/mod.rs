@@ -51,7 +51,7 @@ use super::snapshot::Place;
 
 /// For how long groups are asked. Each needs a connection of its own.
 const ASKING: Duration = Duration::from_secs(10);
-/// How many groups are named at once.
+/// Maximum number of groups that are named at once.
 const NAMED: usize = 5;
 
 /// Some of these groups.
@@ -72,7 +72,7 @@ pub struct Replayed {
     pub partition: u32,
     /// Its offset in that partition.
     pub offset: u64,
-    /// What became of it.
+    /// Outcome for the letter.
     pub outcome: ReplayOutcome,
 }
 
@@ -141,10 +141,10 @@ pub struct KafkaReplay {
     agreed: Arc<Mutex<Option<Agreed>>>,
 }
 
-/// What a plan has come to.
+/// Result of a plan.
 #[derive(Clone, Debug)]
 struct Agreed {
-    /// Where the partitions ended.
+    /// Ends of the partitions.
     seen: Partitions,
     /// The last place of a letter.
     last: Option<Place>,

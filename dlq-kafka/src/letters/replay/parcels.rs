@@ -19,7 +19,7 @@ use crate::dispatch::{OutgoingRecord, REPLAYING, closed, not_taken};
 use crate::error::SetupError;
 use crate::session::Broken;
 
-/// How many letters are sent in a transaction at most.
+/// Maximum number of letters in a transaction.
 const BATCH: u32 = 500;
 /// After how many bytes of payload no letter is added to a transaction.
 const BYTES: usize = 8 * 1024 * 1024;
@@ -33,7 +33,8 @@ pub(super) struct Parcel<'a> {
 }
 
 impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
-    /// What is written at once fails at once: halves are tried until it is known which letter cannot be sent.
+    /// Splits parcels after a failed transaction. Everything in a transaction fails at once, so halves are tried until
+    /// it is known which letter cannot be sent.
     pub(super) fn set_aside(&mut self, mut parcels: Vec<Parcel<'a>>, blamed: &[usize], code: Code) {
         if let [number] = blamed {
             let parcel = parcels.remove(number / 2);

@@ -13,14 +13,14 @@ use crate::dispatch::{REPLAYING, refused};
 use crate::error::SetupError;
 use crate::ladder::is_topic;
 
-/// How many topics are asked for at the same time.
+/// Number of topics that are requested at the same time.
 const AT_ONCE: usize = 16;
 /// Number of letters that a plan names of those that may have been sent.
 const SAMPLE: usize = 10;
 
 impl KafkaReplay {
-    /// What it would do now, without doing it: it writes nothing, and takes nothing from a replay that runs. From here on
-    /// it sends nothing else, until it is planned again.
+    /// Returns the plan of the replay as of now. Planning writes nothing and takes nothing from a replay that runs.
+    /// From here on the replay sends nothing else, until it is planned again.
     ///
     /// # Errors
     ///
@@ -74,12 +74,12 @@ impl KafkaReplay {
         Ok(plan)
     }
 
-    /// What the last plan has come to, if there was one.
+    /// Returns the result of the last plan, if there was one.
     pub(super) fn agreed(&self) -> Option<Agreed> {
         self.agreed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is to be sent, by what, of that which was agreed to.
+    /// Prepares the letters that were agreed to for sending.
     pub(super) async fn prepare<'a>(
         &self,
         snapshot: &'a Snapshot,
@@ -151,7 +151,7 @@ impl KafkaReplay {
         }
     }
 
-    /// Which letters are sent and which are not.
+    /// Splits letters into those that are sent and those that are not.
     fn select<'a>(
         &self,
         shipment: &Shipment,

@@ -22,14 +22,14 @@ use crate::error::SetupError;
 use crate::session::{Broken, Session, Written};
 use crate::stop::{Stop, StopOnDrop};
 
-/// How often somebody else may take over before anything was sent.
+/// Maximum number of times that somebody else may take over before anything was sent.
 const TAKEN: u32 = 20;
-/// How often it is begun anew because the cluster did not answer.
+/// Maximum number of restarts because the cluster did not respond.
 const BROKEN: u32 = 3;
 
 /// For how long the cluster may take to show what was sent.
 const SHOWN: Duration = Duration::from_secs(5);
-/// How long is waited between two looks.
+/// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A replay that runs.
@@ -39,20 +39,20 @@ pub(super) struct Run<'a, T> {
     pub(super) shipment: Shipment,
     pub(super) report: ReplayReport,
     pub(super) tell: T,
-    /// What the ledger said when the letters were read.
+    /// Content of the ledger at the time when the letters were read.
     pub(super) marks: &'a Marks,
-    /// What is wanted and was not sent.
+    /// Selected letters that were not sent yet.
     pub(super) rows: VecDeque<&'a Row>,
-    /// What could not be sent together, and is to be tried apart.
+    /// Parcels that could not be sent together, and are to be tried apart.
     pub(super) parts: VecDeque<Vec<Parcel<'a>>>,
-    /// Of these, what may have been sent, since nobody has said that it was not.
+    /// Letters that may have been sent, since nobody has said that they were not.
     pub(super) unsure: HashSet<Death>,
     /// Topics that cannot be written to.
     pub(super) closed: HashMap<Arc<str>, Code>,
     pub(super) stop: Arc<Stop>,
     /// When the next letter may be sent.
     pub(super) turn: Instant,
-    /// What was written last into each partition, letters and marks.
+    /// Last offset that was written into each partition, letters and marks.
     pub(super) written: BTreeMap<Arc<str>, BTreeMap<u32, u64>>,
 }
 
@@ -330,7 +330,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         Ok(())
     }
 
-    /// Whether a letter is still to be sent. Says so if it is not.
+    /// Returns true if a letter is still to be sent; reports it otherwise.
     fn is_wanted(&mut self, row: &Row, ledger: &Ledger) -> bool {
         let death = row.letter.death();
         if let Some(why) = ledger.unclear(&death) {
