@@ -14,9 +14,9 @@ pub enum Concurrency {
     /// All that there is room for. A handler with an order key has its order still: its consumer sees to it.
     #[default]
     Unordered,
-    /// One record of each key; all records without a key.
+    /// A single record of each key; all records without a key.
     Key,
-    /// One record.
+    /// A single record.
     Partition,
 }
 
