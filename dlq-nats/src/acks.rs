@@ -19,11 +19,11 @@ use crate::permissions::unanswered;
 
 const OPERATION: &str = "acknowledge a message";
 const ACK: Bytes = Bytes::from_static(b"+ACK");
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How exactly that is kept.
+/// Precision with which the limit is kept.
 const LOOK: Duration = Duration::from_millis(500);
-/// How many are sent before answers are heard again.
+/// Number of requests that are sent before answers are read again.
 const BATCH: usize = 256;
 
 type Answer = Result<(), TransportError>;
@@ -35,7 +35,7 @@ struct Asked {
     answer: oneshot::Sender<Answer>,
 }
 
-/// Where acknowledgements are asked for. The task behind it lives as long as this.
+/// Sender of acknowledgements that await an answer. The task behind it lives as long as this.
 #[derive(Debug)]
 pub(crate) struct Acks {
     client: Client,
@@ -75,7 +75,7 @@ struct Sending {
     client: Client,
     inbox: String,
     subscriber: Option<Subscriber>,
-    /// Those that were sent, by number, and the number of the first.
+    /// Requests that were sent, in order, and the number of the first.
     waiting: VecDeque<Waiting>,
     first: u64,
 }

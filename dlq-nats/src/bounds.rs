@@ -20,7 +20,8 @@ pub(crate) fn forgetting(bucket: &Config) -> impl Iterator<Item = (&'static str,
     evicting(bucket).filter(|(setting, _)| *setting != EACH)
 }
 
-/// Those at which it removes what is oldest, and refuses nothing. One for each subject refuses only when that is said.
+/// Returns the bounds at which the stream removes the oldest messages instead of refusing new ones. A bound for each
+/// subject refuses only if that is configured.
 pub(crate) fn evicting(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
     let old = config.discard == DiscardPolicy::Old;
     let each = old || !config.discard_new_per_subject;

@@ -21,9 +21,9 @@ use crate::permissions::{self, unanswered};
 use crate::publish::is_too_large;
 use crate::streams;
 
-/// How long it is waited for a write that is on its way to all replicas.
+/// Pause while a write is on its way to all replicas.
 const MOMENT: Duration = Duration::from_millis(20);
-/// Between two tries of a write that nobody has heard, and how often it is tried again.
+/// Pause between two tries of a write without an answer, and the number of tries.
 const PAUSE: Duration = Duration::from_millis(500);
 const TIMES: u32 = 8;
 
@@ -32,12 +32,12 @@ pub(crate) fn stream_of(bucket: &str) -> String {
     format!("KV_{bucket}")
 }
 
-/// What has to be permitted to read it as its leader has it.
+/// Returns the permission to read the bucket as its leader has it.
 pub(crate) fn needs(api: &str, bucket: &str) -> String {
     permissions::read_from(api, &stream_of(bucket))
 }
 
-/// What has to be permitted to write to it, all or a part.
+/// Returns the permission to write to the bucket, or to a part of it.
 pub(crate) fn written(bucket: &str) -> String {
     format!("$KV.{bucket}.>")
 }
@@ -73,7 +73,8 @@ pub(crate) async fn ensure(
     )))
 }
 
-/// What stands under a key, as the leader has it; a removed entry may have left its mark. Copies elsewhere may be late.
+/// Reads the entry of a key as the leader has it; a removed entry may have left its marker. Copies elsewhere may be
+/// late.
 pub(crate) async fn read(
     client: &Client,
     bucket: &Store,
@@ -95,7 +96,8 @@ pub(crate) async fn read(
     Err(failed.with_source(error))
 }
 
-/// Whether it is the mark of an entry that was removed, by somebody or, in buckets that leave marks, by the server.
+/// Returns true if it is the marker of an entry that was removed, by somebody or, in buckets that leave markers, by the
+/// server.
 pub(crate) fn is_removed(entry: &StreamMessage) -> bool {
     ["KV-Operation", "Nats-Marker-Reason"].iter().any(|mark| entry.headers.get(*mark).is_some())
 }
@@ -156,7 +158,7 @@ pub(crate) async fn remove(
     }
 }
 
-/// Whether nobody listened, as until there is a new leader: then nothing was written.
+/// Returns true if nobody listened, as until there is a new leader: then nothing was written.
 fn is_unheard(error: &UpdateError) -> bool {
     publishing(error).is_some_and(|error| error.kind() == PublishErrorKind::StreamNotFound)
 }
@@ -185,7 +187,7 @@ fn unwritten(
     StoreError::new(StoreErrorKind::Unavailable, doing).with_detail(text).with_source(error)
 }
 
-/// What makes a bucket forget what it was told, before `age` has passed where that is said; zero is for ever.
+/// Returns the settings by which a bucket forgets entries, before `age` has passed if that is given; zero is for ever.
 pub(crate) fn forgets(found: &stream::Config, age: Option<Duration>) -> Differences {
     let mut wrong = Differences::default();
     let why = "since it would forget everything when its server stops";

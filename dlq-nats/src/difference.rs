@@ -6,7 +6,7 @@ pub(crate) struct Difference {
     pub(crate) setting: &'static str,
     pub(crate) found: String,
     pub(crate) wanted: String,
-    /// What it does to messages; may be empty.
+    /// Effect on messages; may be empty.
     pub(crate) why: &'static str,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Differences {
     }
 }
 
-/// How a setting is written in messages.
+/// Returns a setting as messages show it.
 pub(crate) fn word(value: &impl fmt::Debug) -> String {
     format!("{value:?}")
 }

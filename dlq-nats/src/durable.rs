@@ -37,7 +37,7 @@ impl Of {
 /// Below this a lease ends while a busy process has yet to say its first word.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
-/// What a durable consumer is to be, and where its stream stood when it was last seen.
+/// Description of a durable consumer, and the state of its stream when it was last seen.
 #[derive(Clone, Debug)]
 pub(crate) struct Durable {
     pub(crate) of: Of,
@@ -47,7 +47,7 @@ pub(crate) struct Durable {
     /// Its `ack_wait`; once it was looked at, the one that it has.
     pub(crate) lease: Duration,
     pub(crate) max_ack_pending: i64,
-    /// What it is to say of itself.
+    /// Metadata that the consumer should have.
     pub(crate) metadata: HashMap<String, String>,
     /// For how many messages it may be asked at once, as it was found: its `max_batch`.
     pub(crate) most: usize,
@@ -131,7 +131,7 @@ impl Durable {
         }
     }
 
-    /// Where it begins in the stream that was created then.
+    /// Returns the position at which it begins in the stream that was created then.
     fn begin(&self, created: &str, retention: RetentionPolicy) -> DeliverPolicy {
         let from = |start_sequence| DeliverPolicy::ByStartSequence { start_sequence };
         let Some((seen, floor)) = &self.seen else {
@@ -212,7 +212,7 @@ impl Durable {
         })
     }
 
-    /// What has to be permitted to read by it; of each, one will do. Nothing where it is not known under which `api`.
+    /// Returns the permissions to read with it; of each list, a single one suffices. Empty if the `api` is unknown.
     pub(crate) fn needs(&self, api: Option<&str>) -> Vec<Vec<String>> {
         let (stream, consumer) = (self.of.name(), &self.name);
         let fetched = |api| vec![format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}")];
@@ -220,8 +220,8 @@ impl Durable {
         api.map_or_else(Vec::new, needs)
     }
 
-    /// Whether the consumer that is there can be worked with. It is never changed. A lease is taken as it is, since none
-    /// loses messages, unless it is too short to be kept; and so is `max_batch`.
+    /// Checks that the existing consumer is usable. It is never changed. Its lease is taken as it is, since no lease
+    /// loses messages, unless it is too short to be kept; so is `max_batch`.
     fn check(&self, found: &Config) -> Result<(), SetupError> {
         let mut wrong = self.differences(found);
         if found.ack_wait >= self.lease.min(SHORTEST_LEASE) {
@@ -237,7 +237,7 @@ impl Durable {
         )))
     }
 
-    /// What keeps a consumer from being this one.
+    /// Returns the differences that keep a consumer from being this one.
     pub(crate) fn differences(&self, found: &Config) -> Differences {
         let mut wrong = Differences::default();
         let (yes, none) = (|yes: bool| word(&yes), || "none".to_owned());
@@ -270,7 +270,7 @@ impl Durable {
         wrong
     }
 
-    /// By what the server would refuse every request for messages.
+    /// Adds settings by which the server would refuse every request for messages.
     fn pulling(&self, found: &Config, wrong: &mut Differences) {
         let longest = found.max_expires;
         if !longest.is_zero() && longest < EXPIRES {

@@ -1,4 +1,4 @@
-//! How failures of the server are told.
+//! Errors of the server in words.
 
 use std::error::Error;
 use std::{fmt, iter};
@@ -9,7 +9,7 @@ use dlq_core::{BoxError, StoreError, StoreErrorKind, TransportError, TransportEr
 /// A stream, a consumer or a bucket that could not be made ready.
 #[derive(Debug)]
 pub(crate) enum SetupError {
-    /// What is there, or what was asked for, will not do.
+    /// The requested setting, or an existing one, is not acceptable.
     Config(String),
     /// The server did not answer, or not now.
     Unavailable(String, Option<BoxError>),
@@ -82,7 +82,7 @@ impl fmt::Display for SetupError {
     }
 }
 
-/// What JetStream said, if that is among the causes.
+/// Returns the answer of JetStream, if it is among the causes.
 pub(crate) fn answer<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a jetstream::Error> {
     iter::successors(Some(error), |&error| error.source()).find_map(<dyn Error>::downcast_ref)
 }

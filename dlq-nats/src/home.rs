@@ -52,12 +52,12 @@ struct Answer {
     error: Option<jetstream::Error>,
 }
 
-/// What was said of a message that a stream is to keep.
+/// Answer about a message that a stream is to keep.
 #[derive(Debug)]
 pub(crate) enum Word {
-    /// That it keeps it.
+    /// The stream keeps it.
     Kept { duplicate: bool },
-    /// That it does not, and why not; without that, that nobody does.
+    /// The stream does not keep it, and the reason; without a reason, nobody keeps it.
     Refused(Option<jetstream::Error>),
     /// Something, by somebody else.
     Elsewhere,
@@ -99,14 +99,14 @@ impl Known {
         self.ours.as_deref() == Some(domain)
     }
 
-    /// Whether it may have become ours since the server was asked.
+    /// Returns true if the domain may have become ours since the server was asked.
     fn is_doubtful(&self, domain: &str) -> bool {
         !self.is(domain) && self.asked.is_none_or(|asked| asked.elapsed() >= FRESH)
     }
 }
 
 impl Home {
-    /// That of `context`, in which there is this stream.
+    /// Makes the home of `context`, in which this stream is.
     pub(crate) fn new(context: Context, stream: &str) -> Self {
         Self { context, stream: stream.into(), known: Arc::default() }
     }
@@ -118,7 +118,7 @@ impl Home {
         home
     }
 
-    /// Whether what is confirmed in this domain is kept here. Where nobody says it is not.
+    /// Returns true if a confirmation from this domain means that the message is kept here. False if nobody says so.
     pub(crate) async fn is(&self, domain: &str) -> bool {
         if self.known().is_doubtful(domain) {
             self.ask().await;
@@ -131,7 +131,7 @@ impl Home {
         is_ours
     }
 
-    /// Whether there are no other domains that could answer: those that are connected have names.
+    /// Returns true if there are no other domains that could answer: connected domains have names.
     async fn is_alone(&self) -> bool {
         if self.known().ours.is_none() {
             self.ask().await;
@@ -139,7 +139,7 @@ impl Home {
         self.known().is("")
     }
 
-    /// What an answer says of a message that the stream of this name is to keep, or any.
+    /// Reads an answer about a message that the stream of this name, or any stream, is to keep.
     pub(crate) async fn hears(&self, answer: &Message, stream: Option<&str>) -> Word {
         let Some(said) = Confirmation::read(answer) else { return Word::Elsewhere };
         if said.keeps() {
@@ -215,7 +215,7 @@ impl Home {
         heard.unwrap_or_else(|| Err(PublishError::new(PublishErrorKind::TimedOut)))
     }
 
-    /// What to do about an answer that did not come, where one of another domain did.
+    /// Returns advice about a missing answer, if another domain has answered.
     pub(crate) fn advice(&self) -> Option<String> {
         let known = self.known();
         let name = |domain: &str| match domain {

@@ -25,31 +25,32 @@ pub(crate) struct Publication {
     pub(crate) payload: Bytes,
 }
 
-/// What the server said of a message.
+/// Answer of the server about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// Nothing, in time.
     Nothing,
     /// Something by others, as a stream of another domain, and of its own nothing.
     Elsewhere,
-    /// That its stream does not keep it; or the client could not send it.
+    /// Its stream does not keep it; or the client could not send it.
     Refused,
     /// It was not to be sent any more.
     Unsent,
-    /// That its stream keeps it.
+    /// Its stream keeps it.
     Kept {
-        /// Whether it did so before.
+        /// True if the stream had it before.
         duplicate: bool,
     },
 }
 
-/// Where confirmations are heard. One is taken for each call and comes back when all that it waits for has come, so that
-/// what comes late is not taken for another's.
+/// Pool of inboxes for confirmations. Each call takes one and returns it when everything it waits for has come, so that
+/// a late answer is not taken for another's.
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     client: Client,
     home: Home,
-    /// How long the server may be silent. Much, and from far away, takes longer than that, and is confirmed bit by bit.
+    /// Time for which the server may be silent. Many messages, or a distant server, take longer than that, and are
+    /// confirmed bit by bit.
     patience: Duration,
     idle: Mutex<Vec<Inbox>>,
 }
@@ -140,7 +141,7 @@ impl Inboxes {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that nobody uses; `None` when the client has ended.
+    /// Returns an unused inbox; `None` if the client has ended.
     async fn inbox(&self) -> Option<Inbox> {
         let idle = self.idle().pop();
         if idle.is_some() {

@@ -1,8 +1,7 @@
 use async_nats::Client;
 use async_nats::jetstream::{self, Context};
 
-/// Where JetStream is found: at a client as it is, or as a [`Context`] says that has a domain, an API prefix or time-outs
-/// of its own.
+/// Access to JetStream: a client as it is, or a [`Context`] with a domain, an API prefix or time-outs of its own.
 ///
 /// ```no_run
 /// # use async_nats::{Client, jetstream};
@@ -17,7 +16,7 @@ pub trait JetStream: Send + Sync + sealed::Sealed {
     #[doc(hidden)]
     fn context(&self) -> Context;
 
-    /// What the subjects of its API begin with; `None` where a context does not say.
+    /// Returns the prefix of its API subjects; `None` if a context does not reveal it.
     #[doc(hidden)]
     fn api(&self) -> Option<&'static str> {
         None

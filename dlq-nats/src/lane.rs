@@ -12,8 +12,7 @@ use crate::wire::Rest;
 
 const OPERATION: &str = "write a retry record";
 
-/// Where messages of a consumer wait for an attempt that is far away. Made by
-/// [`NatsTransport::retry_lane`](crate::NatsTransport::retry_lane).
+/// Retry queue of a consumer. [`NatsTransport::retry_lane`](crate::NatsTransport::retry_lane) makes it.
 ///
 /// A record is published to `retry.CONSUMER.SUBJECT` in the [retry stream](RetryStream) when it is due, by the server's
 /// own schedule where it has them, and only the sources of this consumer hear it. It keeps message, origin and identity
@@ -65,8 +64,8 @@ impl NatsRetryLane {
         send(&self.home, &self.config, outgoing).await.map(drop)
     }
 
-    /// Whether the server keeps records until they are due. Otherwise they are fetched at once and given back until
-    /// then.
+    /// Returns true if the server keeps records until they are due. Otherwise they are fetched at once and given back
+    /// until then.
     #[must_use]
     pub fn has_schedules(&self) -> bool {
         self.schedules

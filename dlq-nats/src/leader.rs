@@ -1,5 +1,5 @@
-//! What the leader of a stream has. Other servers that keep it may have less for a while, and so do the consumers that
-//! they keep.
+//! Reads from the leader of a stream. Other servers that keep the stream may lag for a while, and so do the consumers
+//! on them.
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::context::RequestErrorKind;
@@ -20,7 +20,7 @@ use crate::wire;
 /// A message of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Which<'a> {
-    /// That with this sequence.
+    /// The message with this sequence.
     At(u64),
     /// The first with such a subject, from this sequence on.
     From(&'a str, u64),
@@ -51,12 +51,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Those headers that the client can have.
+    /// Returns the headers that the client can represent.
     pub(crate) fn map(&self) -> HeaderMap {
         wire::map(&self.headers)
     }
 
-    /// Whether the client can have the message.
+    /// Returns true if the client can represent the message.
     pub(crate) fn is_readable(&self) -> bool {
         wire::is_readable(&self.headers)
     }
@@ -94,7 +94,7 @@ impl Raw {
     }
 }
 
-/// That message as the leader has it; `None` when it has none, or the stream is not there.
+/// Reads a message as the leader has it; `None` if the leader has none, or the stream does not exist.
 pub(crate) async fn get(
     context: &Context,
     operation: &'static str,

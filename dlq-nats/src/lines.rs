@@ -7,7 +7,7 @@ use serde::de::value::{BorrowedStrDeserializer, Error};
 
 use crate::wire::sorted;
 
-/// What ends a line, and what stands between a name and its value.
+/// End of a line, and separator between a name and its value.
 const END: &str = "\r\n";
 const BETWEEN: &str = ": ";
 
@@ -40,7 +40,7 @@ impl Lines {
         self.text.push_str(value);
     }
 
-    /// How many bytes they have on the wire, about.
+    /// Returns the approximate number of bytes on the wire.
     pub(crate) fn len(&self) -> usize {
         self.first.len() + BETWEEN.len() + self.text.len()
     }
@@ -125,12 +125,12 @@ fn trimmed(value: &[u8]) -> &[u8] {
     std::str::from_utf8(value).map_or(value.trim_ascii_end(), |text| text.trim_end().as_bytes())
 }
 
-/// Whether a header can have this name.
+/// Returns true if a header can have this name.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && !any(name, |byte| !byte.is_ascii_graphic() || byte == b':')
 }
 
-/// Whether a header can have this value, and comes back with it.
+/// Returns true if a header can have this value, and comes back with it.
 pub(crate) fn is_value(value: &str) -> bool {
     value.trim() == value && !any(value, |byte| byte == b'\r' || byte == b'\n')
 }

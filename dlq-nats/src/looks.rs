@@ -20,7 +20,7 @@ impl<T> Default for Looks<T> {
 }
 
 impl<T: Send + 'static> Looks<T> {
-    /// What was seen, once.
+    /// Returns the result of the look, once.
     pub(crate) fn seen(&mut self) -> Option<T> {
         self.looking.try_join_next()?.ok()
     }

@@ -34,13 +34,13 @@ pub struct NatsCrashMarks {
 /// A mark of which it is not known whether it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Doubt {
-    /// What it was to replace.
+    /// Revision that the write was to replace.
     revision: u64,
     begun: u32,
     mark: Mark,
 }
 
-/// How many runs began, and who has counted the last of them.
+/// Number of runs that began, and the process that has counted the last of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     begun: u32,
@@ -92,7 +92,7 @@ impl NatsCrashMarks {
 }
 
 impl NatsCrashMarks {
-    /// What stands under a key, 0 for nothing, and the mark there; of one that was removed the place is left.
+    /// Reads the revision of a key, 0 for none, and its mark; a removed mark leaves its revision.
     async fn read(&self, key: &str) -> Result<(u64, Option<Mark>), StoreError> {
         let entry = buckets::read(&self.client, &self.bucket, key, MARKING).await?;
         let revision = entry.as_ref().map_or(0, |entry| entry.sequence);

@@ -29,7 +29,7 @@ pub(crate) fn text(token_of: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| token(text) == token_of)
 }
 
-/// Whether something can be published to a subject of this name.
+/// Returns true if a message can be published to a subject of this name.
 pub(crate) fn is_subject(text: &str) -> bool {
     text.len() <= LONGEST
         && text.split('.').all(|token| !token.is_empty())

@@ -14,11 +14,12 @@ use crate::publish::rewrite;
 
 const OPERATION: &str = "write an overdue retry record anew";
 
-/// How long after its time a record may be with a server that is well: what is due takes less to reach all replicas,
-/// and clocks differ by less.
+/// Time after its due time for which a record may stay with a healthy server: a due record takes less to reach all
+/// replicas, and clocks differ by less.
 pub(crate) const LATE: Duration = Duration::from_secs(60);
 
-/// How many that are not late are looked at in one turn, and how many bytes of them: each comes with its payload.
+/// Number of records that are examined in a turn although they are not late, and their bytes: each comes with its
+/// payload.
 const STEPS: usize = 256;
 const BYTES: usize = 1024 * 1024;
 
@@ -38,7 +39,7 @@ pub(crate) fn due(headers: &HeaderMap) -> Option<Timestamp> {
 #[derive(Debug)]
 pub(crate) struct Overdue {
     waiting: Waiting,
-    /// Where the next turn begins.
+    /// Sequence at which the next turn begins.
     from: u64,
     looks: Looks<Result<u64, StoreError>>,
 }
@@ -52,7 +53,7 @@ struct Waiting {
 }
 
 impl Overdue {
-    /// Those of this stream whose subjects match.
+    /// Records of this stream whose subjects match.
     pub(crate) fn new(stream: Config, filter: String, clock: SharedClock) -> Self {
         let waiting = Waiting { stream, filter, clock };
         Self { waiting, from: 1, looks: Looks::default() }

@@ -1,4 +1,4 @@
-//! What the user of the connection may do, as far as the server says.
+//! Permissions of the connection's user, as far as the server reveals them.
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use serde::Deserialize;
 use crate::error::SetupError;
 use crate::subjects::{covers, overlap};
 
-/// Where a server tells a user who they are. Not all users may ask, and servers before 2.9.11 do not answer.
+/// Subject under which a server tells users who they are. Not all users may ask, and servers before 2.9.11 do not
+/// answer.
 pub(crate) const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
-/// What the subjects begin with by which messages are acknowledged.
+/// Prefix of the subjects by which messages are acknowledged.
 pub(crate) const ACK: &str = "$JS.ACK.";
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many subjects are named that may not be published to.
+/// Maximum number of forbidden subjects that an error names.
 const SHOWN: usize = 10;
 
 #[derive(Debug, Default, Deserialize)]
@@ -39,16 +40,16 @@ struct Permissions {
     publish: Option<Subjects>,
     #[serde(default)]
     subscribe: Option<Subjects>,
-    /// Whether what is received may be answered, unless other subjects are allowed nothing but that.
+    /// Permission to answer received messages, unless other subjects are allowed nothing but that.
     #[serde(default)]
     responses: Option<Responses>,
 }
 
-/// How a message that was received may be answered. A delivery is told of while it is worked on, and then acknowledged,
-/// which is as many answers as it takes.
+/// Limits for answers to a received message. A delivery is renewed while it is worked on, and then acknowledged, which
+/// takes as many answers.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 struct Responses {
-    /// How often; below 0 without an end.
+    /// Number of answers; unlimited below 0.
     #[serde(default)]
     max: i64,
     /// For how long, in nanoseconds; below 0 without an end.
@@ -84,7 +85,7 @@ impl User {
         serde_json::from_slice::<Answer>(&answer.payload).ok().map(|answer| answer.data)
     }
 
-    /// Whether to all that match this pattern.
+    /// Returns true if the user may publish to all subjects that match this pattern.
     pub(crate) fn may_publish(&self, subject: &str) -> bool {
         self.publishes(subject, Subjects::allow)
     }
@@ -96,7 +97,7 @@ impl User {
             || self.is_listed(subject, Subjects::allow)
     }
 
-    /// Whether to some that match this pattern.
+    /// Returns true if the user may publish to some subject that matches this pattern.
     pub(crate) fn may_publish_some(&self, subject: &str) -> bool {
         self.publishes(subject, Subjects::allow_some)
     }
@@ -123,13 +124,13 @@ impl User {
     }
 }
 
-/// Where messages of a consumer are acknowledged; one will do. Newer servers can be told to write domain and account before
-/// it.
+/// Returns the subjects by which messages of a consumer are acknowledged; a single permission suffices. Newer servers
+/// can be configured to write domain and account before it.
 pub(crate) fn acknowledged(stream: &str, consumer: &str) -> Vec<String> {
     vec![format!("{ACK}{stream}.{consumer}.>"), format!("{ACK}*.*.{stream}.{consumer}.>")]
 }
 
-/// What has to be permitted to read single messages of a stream as its leader has them.
+/// Returns the permission to read single messages of a stream as its leader has them.
 pub(crate) fn read_from(api: &str, stream: &str) -> String {
     format!("{api}.STREAM.MSG.GET.{stream}")
 }
@@ -184,17 +185,17 @@ fn refuse<'a>(user: &User, forbidden: impl Iterator<Item = &'a String>) -> Resul
     )))
 }
 
-/// What is to be done about a client whose task is no more.
+/// Advice about a client whose task has ended.
 pub(crate) const ENDED: &str = "the client has ended: it was closed, or its task broke down, as at a carriage return in a header; \
      nothing brings it back, so start the process again";
 
-/// Whether the task of the client is no more. Its state then stays what it was.
+/// Returns true if the task of the client has ended. The client's state then stays as it was.
 pub(crate) fn has_ended(client: &Client) -> bool {
     client.connection_state() == State::Connected
         && client.flush().now_or_never().is_some_and(|flushed| flushed.is_err())
 }
 
-/// What to think of a request without an answer.
+/// Returns advice about a request without an answer.
 pub(crate) fn unanswered(client: &Client, subject: &str) -> String {
     let state = client.connection_state();
     if has_ended(client) {

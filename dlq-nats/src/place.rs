@@ -1,12 +1,12 @@
-//! Where a message stands, as the subject says by which it is acknowledged.
+//! Position of a message, according to the subject by which it is acknowledged.
 
 use dlq_core::Timestamp;
 
-/// What the server tells of a message that it hands out.
+/// Metadata of a message that the server hands out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) stream: String,
-    /// How often it was handed out, this time included.
+    /// Number of times that it was handed out, including this one.
     pub(crate) delivered: u32,
     pub(crate) sequence: u64,
     pub(crate) published: Timestamp,
@@ -31,7 +31,7 @@ pub(crate) fn handed(reply: &str) -> Option<u64> {
     tokens(reply)?[4].parse().ok()
 }
 
-/// What stands there from the name of the stream on.
+/// Returns the tokens from the name of the stream on.
 fn tokens(reply: &str) -> Option<Vec<&str>> {
     let mut tokens: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
     match tokens.len() {

@@ -36,7 +36,7 @@ const STORE_FAILED: ErrorCode = ErrorCode(10077);
 /// An account, and a server.
 const NO_ROOM: [ErrorCode; 2] = [ErrorCode(10002), ErrorCode(10023)];
 
-/// What is left of `max_payload` for the headers of a part, and for what an answer says besides.
+/// Part of `max_payload` that is left for the headers of a part, and for the rest of an answer.
 const SPARE: usize = 4096;
 
 /// The most that a server takes of headers.
@@ -51,7 +51,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) subject: String,
     /// The subject to which that is written which does not fit.
     pub(crate) aside: &'a (dyn Fn() -> String + Sync),
-    /// What makes it the same message when it is written again.
+    /// Id that makes it the same message when it is written again.
     pub(crate) id: String,
     pub(crate) message: &'a Message,
     /// Our headers.
@@ -105,7 +105,7 @@ pub(crate) async fn send(
     sent.map(|(_, duplicate)| duplicate).map_err(failed)
 }
 
-/// Nobody has said in time whether the stream keeps what was published to `subject`.
+/// Error that nobody has said in time whether the stream keeps what was published to `subject`.
 pub(crate) fn unheard(
     home: &Home,
     stream: &stream::Config,
@@ -123,7 +123,8 @@ pub(crate) async fn rewrite(
     operation: &'static str,
     found: &Kept,
 ) -> Result<Option<u64>, StoreError> {
-    /// By its id it would be the same message, and be refused; the server itself says what a schedule replaces.
+    /// Headers that are not copied: by its id the record would be the same message and be refused, and the server
+    /// itself says what a schedule replaces.
     const LEFT: [&str; 3] = ["Nats-Msg-Id", "Nats-Rollup", "Nats-Expected-Last-Subject-Sequence"];
     const MOVED: [ErrorCode; 2] =
         [ErrorCode::STREAM_WRONG_LAST_SEQUENCE, ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT];
@@ -146,7 +147,7 @@ pub(crate) async fn rewrite(
     }
 }
 
-/// How large a message of ours may be, with its headers. As Base64 it is a third larger.
+/// Returns the maximum size of a message of ours, with its headers. As Base64 it is a third larger.
 pub(crate) fn most(client: &Client) -> usize {
     let most = client.max_payload().saturating_sub(SPARE) / 4 * 3;
     most.max(SPARE)
@@ -190,7 +191,7 @@ impl To<'_> {
         })
     }
 
-    /// What to do about it, where that can be known.
+    /// Makes the error, with advice if there is any.
     fn told(&self, subject: &str, error: PublishError) -> StoreError {
         let (name, client) = (&self.stream.name, self.home.context.client());
         let code = answer(&error).map(jetstream::Error::error_code);
@@ -241,7 +242,7 @@ impl To<'_> {
     }
 }
 
-/// Whether one message is not enough.
+/// Returns true if a single message is not enough.
 pub(crate) fn is_too_large(error: &PublishError) -> bool {
     error.kind() == PublishErrorKind::MaxPayloadExceeded
         || answer(error).is_some_and(|answer| TOO_LARGE.contains(&answer.error_code()))
@@ -342,7 +343,7 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
     Ok(whole.freeze())
 }
 
-/// Whether [`send`] may have named these parts: the header may be anybody's.
+/// Checks that [`send`] may have named these parts: the header may be anybody's.
 fn credible(parts: &[u64]) -> Result<(), String> {
     let count = parts.len();
     if count > PARTS {

@@ -20,18 +20,18 @@ use crate::place::Place;
 use crate::ready::{Fetched, Ready};
 use crate::vain::Vain;
 
-/// How long the server keeps a request that it cannot fill.
+/// Time for which the server keeps a request that it cannot fill.
 pub(crate) const EXPIRES: Duration = Duration::from_secs(30);
-/// How often the server says that it still knows of a request.
+/// Interval at which the server confirms that it still knows a request.
 const HEARTBEAT: Duration = Duration::from_secs(3);
-/// How long the server may be silent until its request is taken for lost.
+/// Time of silence after which a request counts as lost.
 const SILENCE: Duration = Duration::from_secs(7);
-/// How often a waiting source looks whether the connection is another one.
+/// Interval at which a waiting source checks whether the connection is another one.
 const WATCH: Duration = Duration::from_secs(1);
-/// Between two requests of which the first was refused.
+/// Pause between two requests of which the first was refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long giving back may take.
+/// Time limit for giving messages back.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// The messages of one durable consumer.
@@ -46,19 +46,19 @@ pub(crate) struct Puller {
     prefetch: usize,
     subscriber: Option<Subscriber>,
     ready: Ready,
-    /// How many messages the server was asked for and has not sent.
+    /// Number of messages that the server was asked for and has not sent.
     asked: usize,
     /// When the server last said something, while it is asked.
     heard: Instant,
     /// When it was last looked what the server has sent.
     polled: Instant,
-    /// How often the client had connected when the server was last asked.
+    /// Number of connections that the client had made when the server was last asked.
     connects: u64,
     cuts: Cuts,
-    /// Whether stream and consumer have to be looked at before the server is asked again.
+    /// True if stream and consumer have to be checked before the server is asked again.
     doubtful: bool,
     vain: Vain,
-    /// Whether a message has come again, so that they are worth a look.
+    /// True if a message has come again, so that a check is worthwhile.
     again: bool,
     looked: Instant,
     /// Looks at them, whether or not somebody waits.
@@ -111,7 +111,7 @@ impl Puller {
         self.durable.lease
     }
 
-    /// How long what is ready may go without [`keep`](Self::keep) or being asked for.
+    /// Returns the time for which ready messages may go without [`keep`](Self::keep) or being asked for.
     pub(crate) fn patience(&self) -> Duration {
         self.durable.lease / 4
     }
@@ -123,7 +123,7 @@ impl Puller {
         let _ = timeout(WATCH, self.ready.refresh(&self.client, self.durable.lease)).await;
     }
 
-    /// Whether there are messages at hand.
+    /// Returns true if messages are ready.
     pub(crate) fn has_some(&self) -> bool {
         self.ready.front(self.lease()).is_some()
     }
@@ -309,7 +309,7 @@ impl Puller {
         }
     }
 
-    /// What was asked comes to nothing. Whether that is news: of several requests that wait it is said of each.
+    /// Notes that requests come to nothing. Returns true if that is news: of several waiting requests, each is told.
     fn doubt(&mut self, refused: Option<String>) -> bool {
         self.asked = 0;
         let is_news = !std::mem::replace(&mut self.doubtful, true);

@@ -47,14 +47,14 @@ struct Renewal {
     told: Instant,
 }
 
-/// What was fetched and waits here, in its order.
+/// Fetched messages that wait here, in their order.
 ///
 /// After a quarter of a lease the server is told that it is to begin anew. Where it has not confirmed that within half of
 /// the lease, the message is not handed out: a consumer between two leaders hears nothing, and then somebody else gets it.
 #[derive(Debug)]
 pub(crate) struct Ready {
     fetched: VecDeque<Fetched>,
-    /// What the subjects begin with where answers come.
+    /// Prefix of the subjects at which answers arrive.
     inbox: String,
     /// The number of the next renewal. Requests for messages have 0.
     number: u64,
@@ -67,12 +67,12 @@ impl Ready {
         Self { fetched: VecDeque::new(), inbox, number: 1, renew: Instant::now() }
     }
 
-    /// Where all answers come.
+    /// Returns the subject of all answers.
     pub(crate) fn answers(&self) -> String {
         format!("{}.*", self.inbox)
     }
 
-    /// Where that is answered by which messages are asked for.
+    /// Returns the subject of answers to requests for messages.
     pub(crate) fn asked(&self) -> String {
         format!("{}.0", self.inbox)
     }
@@ -124,7 +124,7 @@ impl Ready {
         self.renew = Instant::now();
     }
 
-    /// Whether this answers a renewal, which is noted.
+    /// Returns true if the message answers a renewal, which is noted.
     pub(crate) fn heard(&mut self, message: &Message, lease: Duration) -> bool {
         let number = message.subject.strip_prefix(&*self.inbox).and_then(|rest| {
             rest.strip_prefix('.')?.parse::<u64>().ok().filter(|number| *number > 0)

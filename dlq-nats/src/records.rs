@@ -23,7 +23,7 @@ use crate::settle::{NatsSettle, Server, nak};
 use crate::source::Reading;
 use crate::wire;
 
-/// How much before its time a record may come: less than clocks differ.
+/// Time by which a record may come early: less than clocks differ.
 const EARLY: Duration = Duration::from_millis(20);
 /// Time for which a record is given back beyond its due time, since the process that gets it next may have a clock that is
 /// behind: each time that it is handed out counts, and what is handed out often is a suspect.
@@ -68,12 +68,12 @@ impl Records {
         Self { server, reading, puller, opening: None, told: None }
     }
 
-    /// Whom its deliveries are for.
+    /// Sets the handlers that the deliveries are for.
     pub(crate) fn yields_to(&mut self, addressee: Addressee) {
         self.reading.incoming.addressee = addressee;
     }
 
-    /// Whether one is being read: it goes on when the next is asked for.
+    /// Returns true if a record is being read; reading goes on when the next one is asked for.
     pub(crate) fn is_opening(&self) -> bool {
         self.opening.is_some()
     }

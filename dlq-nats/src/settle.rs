@@ -12,15 +12,15 @@ use crate::acks::Acks;
 use crate::cuts::Held;
 use crate::error::unavailable;
 
-/// How long one word to the server may take.
+/// Time limit of one request to the server.
 const WORD: Duration = Duration::from_secs(5);
-/// Between two tries of what the server did not confirm.
+/// Pause between two tries of a settlement that the server did not confirm.
 const PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// For how long an acknowledgement is tried, however long the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the deliveries of one source have in common.
+/// State that the deliveries of one source share.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) client: Client,

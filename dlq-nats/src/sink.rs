@@ -123,7 +123,7 @@ impl NatsSink {
         }))
     }
 
-    /// By itself: in parts where it has to be, to a stream that is made again where it has gone.
+    /// Writes a letter by itself: in parts if it has to be, to a stream that is created again if it has gone.
     async fn bury(&self, letter: &DeadLetter) -> Result<bool, StoreError> {
         let Described { subject, id, ours, rest } = self.describe(letter);
         let prefix = &self.stream.prefix;
@@ -141,7 +141,7 @@ impl NatsSink {
     }
 }
 
-/// What is written of a letter, and where.
+/// Content and destination of a letter.
 struct Described {
     subject: String,
     id: String,

@@ -17,10 +17,10 @@ use crate::records::Records;
 use crate::settle::{NatsSettle, Server};
 use crate::wire;
 
-/// How many messages that are at hand may come before a record that waits is looked for.
+/// Number of ready messages that may come before a waiting record is looked for.
 const STREAK: u32 = 32;
 
-/// How messages of one consumer are read.
+/// Rules for reading the messages of one consumer.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) incoming: Incoming,
@@ -65,7 +65,7 @@ pub struct NatsSource {
     reading: Reading,
     main: Option<Puller>,
     retries: Option<Records>,
-    /// How many messages of the stream came one after another, while records may have waited.
+    /// Number of messages of the stream that came one after another, while records may have waited.
     streak: u32,
 }
 

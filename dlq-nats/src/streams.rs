@@ -178,7 +178,7 @@ impl RetryStream {
         }
     }
 
-    /// Where the consumer of this name hears of a message that was addressed to `subject`.
+    /// Returns the subject at which the consumer of this name receives a message that was addressed to `subject`.
     pub(crate) fn subject_for(&self, consumer: &str, subject: &str) -> String {
         format!("{}.{}.{}", self.prefix, token(consumer), tail(subject))
     }
@@ -189,7 +189,7 @@ impl RetryStream {
         ["", "-at", "-aside"].map(|part| format!("{}{part}.{consumer}.>", self.prefix))
     }
 
-    /// Whether records can be left with the server until they are due.
+    /// Returns true if records can be left with the server until they are due.
     pub(crate) fn schedules(&self, info: &Info) -> bool {
         self.schedules && info.config.allow_message_schedules
     }
@@ -349,7 +349,8 @@ fn check(context: &Context, info: Info, wanted: &Config) -> Result<Info, SetupEr
     )))
 }
 
-/// What keeps a stream from being one of ours, at servers that take messages as large as `max_payload`.
+/// Returns the differences that keep a stream from being one of ours, at servers that take messages as large as
+/// `max_payload`.
 pub(crate) fn differences(found: &Config, wanted: &Config, max_payload: usize) -> Differences {
     let mut wrong = settings(found, wanted);
     wrong.see("discard", word(&found.discard), word(&wanted.discard));
@@ -376,7 +377,7 @@ pub(crate) fn differences(found: &Config, wanted: &Config, max_payload: usize) -
     wrong
 }
 
-/// What a stream confirms and may not have, or has where nobody looks for it.
+/// Adds settings by which a stream confirms messages that it may not keep, or keeps where nobody looks for them.
 pub(crate) fn breaks_its_word(found: &Config, wrong: &mut Differences) {
     let mode = found.persist_mode.unwrap_or_default();
     let why = "since it confirms what it does not keep yet";
@@ -388,7 +389,7 @@ pub(crate) fn breaks_its_word(found: &Config, wrong: &mut Differences) {
     wrong.why("subject_transform", transform, none(), why);
 }
 
-/// What a stream has otherwise than asked.
+/// Returns the settings of a stream that differ from the wanted ones.
 pub(crate) fn settings(found: &Config, wanted: &Config) -> Differences {
     let mut wrong = Differences::default();
     let sorted = |subjects: &[String]| {

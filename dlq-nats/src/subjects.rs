@@ -1,6 +1,6 @@
-//! Whether patterns of subjects meet.
+//! Overlap of patterns of subjects.
 
-/// Whether some subject matches both.
+/// Returns true if some subject matches both.
 pub(crate) fn overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
@@ -13,7 +13,7 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
     }
 }
 
-/// Whether every subject that matches `part` matches `whole`.
+/// Returns true if every subject that matches `part` matches `whole`.
 pub(crate) fn covers(whole: &str, part: &str) -> bool {
     let (mut whole, mut part) = (whole.split('.'), part.split('.'));
     loop {

@@ -7,14 +7,14 @@ use crate::durable::Durable;
 use crate::error::SetupError;
 use crate::permissions::unanswered;
 
-/// How many in a row are bad luck, as when a leader changes.
+/// Number of failures in a row that are bad luck, as when a leader changes.
 const LUCK: u32 = 2;
 
 /// Requests in a row of which no message came, nor a word that one may.
 #[derive(Debug, Default)]
 pub(crate) struct Vain {
     times: u32,
-    /// What the server said to the last one, if anything.
+    /// Server's answer to the last one, if any.
     refused: Option<String>,
 }
 

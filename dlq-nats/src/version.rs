@@ -1,4 +1,4 @@
-//! What servers can do by their versions.
+//! Features of servers by their versions.
 
 /// A version of nats-server, as far as it matters here.
 pub(crate) type Version = (u64, u64);

@@ -1,4 +1,4 @@
-//! How a message and what is known of it are written as a message of NATS.
+//! Encoding of a message and its facts as a message of NATS.
 //!
 //! Headers of NATS are text, one line each, and their order is not kept by every client. What cannot be said that way
 //! (a key, a payload that is absent, a header that is not text) travels in one header of JSON, [`REST`]. Headers that
@@ -17,20 +17,20 @@ use crate::lines::{Lines, is_name, is_value};
 /// The header with what no other header says. Believed on our own streams only.
 pub(crate) const REST: &str = "dlq.nats.rest";
 
-/// What no other header says of a message on a stream of ours.
+/// Facts about a message on a stream of ours that no other header carries.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Rest {
     /// The message without its payload, and without its headers unless they are here.
     message: Message,
-    /// Whether the headers are here, because NATS could not carry them as they are.
+    /// True if the headers are here, because NATS could not carry them as they are.
     #[serde(default, skip_serializing_if = "is_default")]
     exact: bool,
-    /// Whether there is no payload, which differs from an empty one.
+    /// True if there is no payload, which differs from an empty one.
     #[serde(default, skip_serializing_if = "is_default")]
     absent: bool,
     pub(crate) origin: Origin,
     pub(crate) death: Death,
-    /// Of a letter only.
+    /// Facts of a letter only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) facts: Option<Facts>,
     /// The sequences under which the payload stands, where it did not fit beside the headers.
@@ -60,7 +60,7 @@ impl Rest {
     }
 }
 
-/// Whether these headers come back from a server as they are. They come back sorted by name.
+/// Returns true if these headers come back from a server as they are. They come back sorted by name.
 fn is_plain(headers: &Headers) -> bool {
     headers.iter().all(|header| carried(header).is_some())
         && headers.iter().zip(headers.iter().skip(1)).all(|(a, b)| a.name <= b.name)
@@ -75,7 +75,7 @@ fn carried(header: &Header) -> Option<(Cow<'_, str>, &str)> {
     Some((name, value))
 }
 
-/// Whether a header can have this value, and comes back with it.
+/// Returns true if a header can have this value, and comes back with it.
 pub(crate) fn is_text(value: &[u8]) -> bool {
     text(value).is_some()
 }
@@ -84,7 +84,7 @@ fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|text| is_value(text))
 }
 
-/// Whether a server acts upon a header of this name, or writes it.
+/// Returns true if a server acts upon a header of this name, or writes it.
 pub(crate) fn is_the_servers(name: impl AsRef<[u8]>) -> bool {
     name.as_ref().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
 }
@@ -187,7 +187,7 @@ pub(crate) fn read(headers: &HeaderMap) -> Headers {
     sorted(all.collect())
 }
 
-/// Those of these headers that the client can have.
+/// Returns those of these headers that the client can represent.
 pub(crate) fn map(headers: &Headers) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in headers.iter().filter_map(held) {
@@ -196,7 +196,7 @@ pub(crate) fn map(headers: &Headers) -> HeaderMap {
     map
 }
 
-/// Whether the client can have all of them.
+/// Returns true if the client can represent all of them.
 pub(crate) fn is_readable(headers: &Headers) -> bool {
     headers.iter().all(|header| held(header).is_some())
 }

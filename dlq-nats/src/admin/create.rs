@@ -11,13 +11,13 @@ use crate::streams;
 
 const CREATING: &str = "create a deployment";
 
-/// What [`Deployment::create`] did.
+/// Result of [`Deployment::create`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Created {
-    /// What was missing and is there now, e.g. ``stream `DLQ` ``.
+    /// Items that were missing and exist now, e.g. ``stream `DLQ` ``.
     pub created: Vec<String>,
-    /// What was there with other settings, and is as it was.
+    /// Items that existed with other settings, and are left as they are.
     pub differs: Vec<Finding>,
 }
 
@@ -80,7 +80,7 @@ impl Deployment {
 }
 
 impl super::ConsumerPlan {
-    /// What of a consumer is not as planned. What the plan leaves open may be anything.
+    /// Returns the differences of a consumer from the plan. Settings that the plan leaves open may be anything.
     pub(super) fn differences(&self, durable: &Durable, found: &consumer::Config) -> Vec<Finding> {
         let is_main = durable.of.name() == self.stream;
         let mut wrong = durable.differences(found);

@@ -8,7 +8,7 @@ use crate::NatsTransport;
 use crate::router::RouterConfig;
 use crate::streams::{DlqStream, RetryStream};
 
-/// What is to be at the server. See the [module docs](super).
+/// Description of the streams, buckets and consumers that should exist at the server. See the [module docs](super).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -40,7 +40,7 @@ pub struct StreamPlan {
     /// `limits`, `interest` or `workqueue`. Defaults to `limits`.
     #[serde(default)]
     pub retention: RetentionPolicy,
-    /// How many servers keep it. Defaults to 1.
+    /// Number of servers that keep it. Defaults to 1.
     #[serde(default = "one")]
     pub replicas: usize,
     /// `file` or `memory`. Defaults to `file`.
@@ -72,10 +72,10 @@ pub struct ConsumerPlan {
     /// Its lease. Defaults to 60 s when it is created, and to any when it is looked at.
     #[serde(default, with = "duration::option")]
     pub ack_wait: Option<Duration>,
-    /// How many messages may be unsettled. Defaults to 1024 when it is created, and to any when it is looked at.
+    /// Maximum number of unsettled messages. Defaults to 1024 when it is created, and to any number when it is checked.
     #[serde(default)]
     pub max_ack_pending: Option<u32>,
-    /// How many messages a process fetches ahead. Defaults to 32.
+    /// Number of messages that a process fetches ahead. Defaults to 32.
     #[serde(default = "prefetch")]
     pub prefetch: usize,
 }
@@ -124,7 +124,7 @@ impl StreamPlan {
         }
     }
 
-    /// What it is at the server; `None` when any settings will do.
+    /// Returns its configuration at the server; `None` if any settings will do.
     pub(super) fn config(&self) -> Option<Config> {
         // A server takes no window that is longer than what it keeps.
         let longest = if self.max_age.is_zero() { Duration::MAX } else { self.max_age };

@@ -16,12 +16,12 @@ use crate::router::{DURABLE, RouterConfig};
 use crate::subjects;
 
 const CHECKING: &str = "check a deployment";
-/// How long one answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How a server says that it has no JetStream, or the account has none.
+/// Error codes by which a server says that it has no JetStream, or that the account has none.
 const OFF: [ErrorCode; 2] =
     [ErrorCode::JETSTREAM_NOT_ENABLED, ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT];
-/// How often is looked whether somebody is pulling, and in which pause.
+/// Number of checks whether somebody is pulling, and the pause between them.
 pub(super) const LOOKS: usize = 5;
 pub(super) const PAUSE: Duration = Duration::from_millis(300);
 
@@ -98,7 +98,7 @@ impl Look<'_> {
         )))
     }
 
-    /// What was asked got no answer, although there is a connection.
+    /// Notes that a request got no answer although there is a connection.
     fn unanswered(&mut self, asked: &str, error: &str) -> Result<(), StoreError> {
         self.connected()?;
         let advice = "its stream has no leader now, or the user may not publish to the subject or not subscribe to \

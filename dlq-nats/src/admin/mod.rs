@@ -1,4 +1,4 @@
-//! What a deployment is to be, creating what is missing of it, and finding what is set wrongly.
+//! Description of a deployment, creation of missing parts, and checks of existing ones.
 //!
 //! A [`Deployment`] describes streams, consumers and buckets; it can be read from a file.
 //! [`create`](Deployment::create) makes what is missing, and [`check`](Deployment::check) looks at what is there. Neither

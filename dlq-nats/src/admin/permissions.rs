@@ -1,4 +1,4 @@
-//! What the deployment needs and the user of the connection lacks.
+//! Permissions that the deployment needs and the user of the connection lacks.
 
 use std::collections::BTreeSet;
 
@@ -125,7 +125,7 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
     needed
 }
 
-/// What is written to by many, of whom each needs its own part.
+/// Returns the need to write to something that many write to, each to a part of its own.
 fn shared(deployment: &Deployment, to: &'static str) -> Needed {
     let lanes = deployment.retries.as_ref().filter(|_| !deployment.consumers.is_empty());
     let lanes = lanes.map(|stream| stream.name.as_str());

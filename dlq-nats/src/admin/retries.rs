@@ -1,4 +1,4 @@
-//! What is in the retry stream and should not be.
+//! Records in the retry stream that should not be there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use Severity::{Note, Warning};
 const LONGEST_RETRY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Within this the record of a part is written.
 const SOON: Duration = Duration::from_secs(10 * 60);
-/// How many of the records that wait are looked at. Each comes with its payload.
+/// Number of waiting records that are examined. Each comes with its payload.
 const MOST: usize = 100;
 
 /// Nothing where it is not said: the stream itself has been looked at.
@@ -91,7 +91,7 @@ struct Late {
     first: (String, u64, Timestamp),
 }
 
-/// Those among the first of the records that wait, by consumer.
+/// Returns the late ones among the first waiting records, by consumer.
 async fn late(stream: &Stream<()>, waiting: &str, now: Timestamp) -> BTreeMap<String, Late> {
     let (mut late, mut from) = (BTreeMap::<String, Late>::new(), 1);
     let subjects = format!("{waiting}>");
@@ -125,7 +125,7 @@ fn overdue(stream: &str, consumer: &str, late: &Late) -> Finding {
         .advice(advice)
 }
 
-/// How many messages stand under these subjects, and since when the oldest.
+/// Returns the number of messages under these subjects, and the time of the oldest.
 async fn counted(stream: &Stream<()>, subjects: &str) -> Option<(u64, Timestamp)> {
     let counts = stream.info_with_subjects(subjects).await.ok()?;
     let counts: Vec<(String, usize)> = counts.try_collect().await.ok()?;

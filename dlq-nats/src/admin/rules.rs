@@ -1,4 +1,4 @@
-//! What is right and what is wrong: decisions only, by what was seen.
+//! Rules that decide what is right and what is wrong, from what was seen.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use Severity::{Error, Note, Warning};
 const SHORTEST_LEASE: Duration = Duration::from_secs(5);
 /// With a lease above it, it takes long until another process takes over.
 const LONGEST_LEASE: Duration = Duration::from_secs(15 * 60);
-/// How much of a bound may be used up before it is said, in percent.
+/// Share of a bound, in percent, above which a finding is reported.
 const NEARLY: u64 = 80;
 
 pub(super) fn stream_name(name: &str) -> String {
@@ -30,7 +30,7 @@ pub(super) fn consumer_name(name: &str, stream: &str) -> String {
     format!("consumer `{name}` of stream `{stream}`")
 }
 
-/// What is known besides the thing that is looked at.
+/// Facts besides the item that is checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) now: Timestamp,
@@ -40,7 +40,7 @@ pub(super) struct Facts {
     pub(super) lease: Duration,
 }
 
-/// What may be known of who serves a consumer that is not ours.
+/// Knowledge about who serves a consumer that is not ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     /// There is a router for it.
@@ -61,7 +61,8 @@ pub(super) fn differ(subject: &str, severity: Severity, wrong: Differences) -> V
     wrong.0.into_iter().map(finding).collect()
 }
 
-/// What a stream has otherwise than wanted; one of ours at servers that take messages as large as `max_payload`.
+/// Returns the differences of a stream from the wanted one; of a stream of ours at servers that take messages as large
+/// as `max_payload`.
 pub(super) fn stream_differs(
     found: &Config,
     wanted: &Config,
@@ -76,7 +77,7 @@ pub(super) fn stream_differs(
     }
 }
 
-/// What holds for every stream that keeps something for us, buckets included.
+/// Checks rules for every stream that keeps something for us, including buckets.
 pub(super) fn keeping(subject: &str, config: &Config, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if config.storage == StorageType::Memory {
@@ -93,7 +94,7 @@ pub(super) fn keeping(subject: &str, config: &Config, facts: &Facts) -> Vec<Find
     findings
 }
 
-/// How full a stream is that refuses what is too much.
+/// Checks how full a stream is that refuses messages when it is full.
 pub(super) fn fullness(info: &Info) -> Vec<Finding> {
     let (config, state) = (&info.config, &info.state);
     if config.discard != DiscardPolicy::New {
@@ -124,7 +125,7 @@ pub(super) fn fullness(info: &Info) -> Vec<Finding> {
     findings
 }
 
-/// What holds for streams of ours besides their settings.
+/// Checks rules for streams of ours besides their settings.
 pub(super) fn own(info: &Info, facts: &Facts) -> Vec<Finding> {
     let config = &info.config;
     let subject = stream_name(&config.name);
@@ -174,7 +175,7 @@ pub(super) fn ageing(info: &Info, facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// What holds for a stream of the user's.
+/// Checks rules for a stream of the user's.
 pub(super) fn source(info: &Info, facts: &Facts, has_router: bool) -> Vec<Finding> {
     let config = &info.config;
     let subject = stream_name(&config.name);
@@ -359,7 +360,7 @@ pub(super) fn bucket(name: &str, config: &Config, facts: &Facts) -> Vec<Finding>
     findings
 }
 
-/// What a server of this version cannot do.
+/// Returns a finding about features that a server of this version lacks.
 pub(super) fn version(version: &str, wants_schedules: bool) -> Option<Finding> {
     let found = parse(version)?;
     let (severity, wanted, advice) = if found < FILTERS {

@@ -58,10 +58,10 @@ use crate::jetstream::JetStream;
 use crate::names::token;
 use crate::server_time::ServerTime;
 
-/// How often a write is tried that others are faster with.
+/// Number of tries of a write that others keep overtaking.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long the next entry may take while all are read.
+/// Time limit for the next entry while all are read.
 const NEXT: Duration = Duration::from_secs(10);
 
 /// Idempotency that all processes share, on a key-value bucket. Cheap to clone. See the [module docs](self).
@@ -310,7 +310,7 @@ impl Idempotency for NatsIdempotency {
     }
 }
 
-/// What an entry says.
+/// Reads an entry.
 fn seen(entry: &StreamMessage, doing: &'static str) -> Result<Seen, StoreError> {
     let revision = entry.sequence;
     // It may have been removed by hand.

@@ -16,7 +16,7 @@ pub(super) enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) phase: Phase,
-    /// How long the lease is, or for how long what is done is kept.
+    /// Length of the lease, or time for which a finished key is kept.
     #[serde(with = "nanos")]
     pub(super) span: Duration,
     pub(super) attempts: u32,

@@ -10,11 +10,11 @@ use crate::publish::unwritable;
 
 /// Subjects are told apart in streams that have no more of them.
 const SUBJECTS: u64 = 10_000;
-/// How many consumers of the stream are looked at.
+/// Number of consumers of the stream that are examined.
 const CONSUMERS: usize = 256;
 const OPERATION: &str = "measure the stream of dead letters";
 
-/// How much is in the stream of dead letters, as the server says it. Copies count, and so do earlier deaths.
+/// Size of the stream of dead letters, as the server says it. Copies count, and so do earlier deaths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
@@ -32,7 +32,7 @@ pub struct Extent {
     pub consumers: BTreeMap<String, Progress>,
 }
 
-/// How far a consumer has come.
+/// Progress of a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
@@ -49,8 +49,8 @@ impl Progress {
 }
 
 impl NatsLetters {
-    /// How much is in the stream, and how far its readers are. No letter is read: three requests, however many letters
-    /// there are.
+    /// Returns the size of the stream and the progress of its readers. It reads no letter: three requests, however many
+    /// letters there are.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl NatsLetters {
         Ok(extent)
     }
 
-    /// How far a consumer of any stream of the same account is, such as the one whose letters these are.
+    /// Returns the progress of a consumer of any stream of the same account, such as the consumer of these letters.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a server hands out to the requests of one consumer, in the order in which it does.
+//! Messages that a server hands out to the requests of one consumer, in the order in which it does.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use tokio::time::timeout;
 
 use crate::publish::unwritable;
 
-/// How long what was handed out before may come later. It is on its way on the same connection.
+/// Time for which an earlier message may still arrive. It is on its way on the same connection.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// What is handed out, each with its number among all of its consumer, which counts from 1.
+/// Sequence of handed-out messages, each with its number among all of its consumer, which counts from 1.
 ///
 /// A server gives of what it has to each request in turn: while two of them stand, every other message comes to the one,
 /// and those between them to the other.
 pub(super) struct Handout<T> {
     operation: &'static str,
     requests: SelectAll<BoxStream<'static, Result<Came<T>, StoreError>>>,
-    /// What has come and is not the next.
+    /// Messages that have arrived before their turn.
     early: BTreeMap<u64, T>,
     /// The number of the last that was the next.
     pub(super) last: u64,
-    /// How many may still come to what was asked for.
+    /// Number of messages that may still come in answer to requests.
     pub(super) due: usize,
 }
 
-/// What comes of a request.
+/// Event in answer to a request.
 enum Came<T> {
-    /// What was handed out, and its number.
+    /// A message and its number.
     One(u64, T),
     /// Its end: so many of those that were asked for do not come.
     End(usize),
 }
 
-/// What comes next.
+/// Next event of the sequence.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
     This(T),
@@ -71,7 +71,7 @@ impl<T: 'static> Handout<T> {
         self.requests.push(came.boxed());
     }
 
-    /// Whether nothing was asked for of which the end has not been seen.
+    /// Returns true if the end of every request has been seen.
     pub(super) fn is_over(&self) -> bool {
         self.requests.is_empty() && self.early.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What was sent back: a key-value bucket with one record for every 256 sequences of the stream of dead letters.
+//! Ledger of replays: a key-value bucket with one record for every 256 sequences of the stream of dead letters.
 //!
 //! A record says which deaths were sent, and who is sending now. It changes by compare-and-set only, so that of two who
 //! want a chunk one has it. Deaths are marked by name and not by sequence: copies of a death are one, and a stream that
@@ -22,18 +22,18 @@ use crate::publish::unwritable;
 
 const OPERATION: &str = "read or write what was sent back";
 
-/// By how much the clocks of two servers may differ.
+/// Maximum difference between the clocks of two servers.
 pub(super) const SKEW: Duration = Duration::from_secs(10);
 
-/// How many sequences have one record.
+/// Number of sequences that share a record.
 pub(super) const CHUNK: u64 = 256;
 
-/// How a death was sent back last.
+/// Last replay of a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Mark {
     pub(super) operation: OperationId,
     pub(super) at: Timestamp,
-    /// How often, this time included.
+    /// Number of times, including this one.
     pub(super) times: u32,
 }
 
@@ -44,7 +44,7 @@ pub(super) type Marks = HashMap<Death, Mark>;
 pub(super) struct Claim {
     pub(super) owner: String,
     pub(super) lease_ms: u64,
-    /// Where the streams stood to which it sends, before it sent anything that is not marked.
+    /// Positions of the destination streams before the owner sent anything that is not marked.
     pub(super) streams: BTreeMap<String, u64>,
 }
 
@@ -168,7 +168,7 @@ impl Ledger {
     }
 }
 
-/// What the bucket says.
+/// Content of the bucket.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     /// Every mark.

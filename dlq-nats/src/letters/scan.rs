@@ -20,20 +20,20 @@ use crate::publish::unwritable;
 const MESSAGES: usize = 1_000;
 const BYTES: usize = 8 * 1024 * 1024;
 const OF_SEVERAL: usize = 1024 * 1024;
-/// What the server counts of a message besides what its largest may have: subjects.
+/// Bytes that the server counts of a message besides its largest size: subjects.
 const SUBJECTS: usize = 16 * 1024;
-/// How long the server may take for the next of them.
+/// Time limit of the server for the next message.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a reader at the end waits until it looks whether its consumer is still there.
+/// Time that a reader at the end waits before it checks that its consumer still exists.
 const WATCH: Duration = Duration::from_secs(5);
-/// Between two looks at a server that is behind.
+/// Pause between two looks at a server that lags.
 const PAUSE: Duration = Duration::from_millis(500);
-/// By this a consumer is known that only looks.
+/// Description by which a consumer that only reads is recognised.
 pub(crate) const SCANS: &str = "dlq reads what is there";
-/// What nobody reads from any more is removed by the server.
+/// Time after which the server removes a consumer that nobody reads from.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// What is read of a stream, in its order.
+/// Scan of a stream, in its order.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
     pub(crate) operation: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Scan {
     pub(crate) headers_only: bool,
     /// The last sequence that is wanted, of one of several that run at once.
     pub(crate) to: Option<u64>,
-    /// Whether it goes on with what comes later.
+    /// True if the scan goes on with messages that come later.
     pub(crate) follow: bool,
 }
 
@@ -80,8 +80,8 @@ impl Scan {
     }
 }
 
-/// Whether that is how the server ends what was asked for, since the next message goes beyond its bytes. The client says
-/// it by its words alone.
+/// Returns true if the server ended the request because the next message exceeds its bytes. The client reveals that
+/// only by its text.
 fn is_full(error: &async_nats::Error) -> bool {
     error.to_string().contains("Exceeds MaxBytes")
 }
@@ -92,13 +92,13 @@ struct Reader {
     /// The last sequence that was read.
     read: u64,
     consumer: Option<Consumer<Config>>,
-    /// What comes from it. What the server hands to a connection that is lost does not.
+    /// Messages of the consumer. Messages for a lost connection do not arrive.
     handout: Handout<(Message, Place)>,
-    /// How many messages there were, when it was last asked, beyond what was read.
+    /// Number of messages beyond those read, when the server was last asked.
     left: u64,
     /// When the server was last asked for messages.
     asked: Instant,
-    /// Since when the leader has messages that the consumer does not know.
+    /// Time since when the leader has messages that the consumer does not know.
     behind: Option<Instant>,
     /// The last sequence that the leader had when the consumer first had no more.
     end: Option<u64>,
@@ -158,7 +158,7 @@ impl Reader {
         }
     }
 
-    /// How many messages are asked for next, and bytes: of one message at least.
+    /// Returns the number of messages and bytes of the next request: room for at least one message.
     fn most(&self) -> (usize, usize) {
         let begun = match (self.read, self.scan.from) {
             (0, DeliverPolicy::ByStartSequence { start_sequence }) => {
@@ -242,8 +242,8 @@ impl Reader {
         self.forget();
     }
 
-    /// Whether the leader has more, when the consumer says that there is no more. What comes from now on is not waited
-    /// for.
+    /// Returns true if the leader has more although the consumer says that there is no more. Messages that come from
+    /// now on are not waited for.
     async fn is_behind(&mut self) -> Result<bool, StoreError> {
         let Scan { operation, stream, subject, .. } = &self.scan;
         let subject = if subject.is_empty() { ">" } else { subject };
@@ -280,7 +280,7 @@ impl Reader {
         is_within && message.sequence > self.read
     }
 
-    /// Whether there is more.
+    /// Checks whether there is more.
     async fn look(&mut self) -> Result<(), StoreError> {
         let Some(consumer) = &mut self.consumer else { return Ok(()) };
         let info = consumer.info().await;

@@ -13,7 +13,7 @@ use crate::inboxes::Publication;
 use crate::names::is_subject;
 use crate::streams::RetryStream;
 
-/// Where letters are sent.
+/// Destination of letters.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum NatsTarget {
@@ -134,14 +134,14 @@ impl Shipment {
         })
     }
 
-    /// Whether no header carries its key.
+    /// Returns true if no header carries the letter's key.
     pub(super) fn loses_key(&self, letter: &DeadLetter) -> bool {
         let is_message = !matches!(self.target, NatsTarget::Handler(_));
         is_message && self.dispatch.loses_key(letter)
     }
 }
 
-/// What a message says of itself that was sent back.
+/// Headers by which a sent message identifies its letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentBack<'a> {
     pub(super) death: Death,

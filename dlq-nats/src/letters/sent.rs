@@ -1,4 +1,4 @@
-//! What is known of the letters that were sent back.
+//! Knowledge about letters that were sent back.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,7 +17,7 @@ use crate::buckets::stream_of;
 use crate::permissions;
 use crate::streams::find;
 
-/// What the ledger says, as it stood when it was looked at last.
+/// Content of the ledger when it was read last.
 #[derive(Debug)]
 pub(crate) struct SentBack {
     letters: NatsLetters,

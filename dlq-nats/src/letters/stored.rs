@@ -20,7 +20,7 @@ const TELLING: Duration = Duration::from_secs(60);
 /// The header by which a server says how many bytes it leaves out.
 const SIZE: &str = "Nats-Msg-Size";
 
-/// Of a message without headers.
+/// Headers of a message without any.
 pub(super) static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
 
 /// A letter and where it stands.
@@ -192,7 +192,7 @@ fn outline_of(read: wire::Unpacked, headers: &HeaderMap, published: Timestamp) -
     Some(Outline { letter, payload_size, binding })
 }
 
-/// What was written, as a letter that has just been stored.
+/// Returns a written message as a letter that has just been stored.
 fn letter_of(whole: Whole, published: Timestamp) -> Option<DeadLetter> {
     let wire::Unpacked { message, decoded, rest } = whole.read;
     if decoded.letter != Some(rest.death.letter) {

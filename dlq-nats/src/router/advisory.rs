@@ -1,4 +1,4 @@
-//! What a server says of a message that it has given up.
+//! Advisories of a server about messages that it has given up.
 
 use dlq_core::{ErrorClass, Reason, Timestamp};
 use serde::Deserialize;
@@ -22,12 +22,12 @@ pub(super) struct Advisory {
     /// The JetStream domain that it comes from. What leaf nodes of one account say is heard at its hub, too.
     #[serde(default)]
     pub(super) domain: Option<String>,
-    /// Nobody said it: the message was found where only what nobody handled is left.
+    /// True if nobody reported it: the message was found in a stream that keeps only unhandled messages.
     #[serde(skip)]
     pub(super) is_left: bool,
 }
 
-/// What became of a message.
+/// Kind of end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It was handed out as often as the consumer allows.
@@ -45,7 +45,7 @@ impl Advisory {
         advisory.known().map(|_| advisory)
     }
 
-    /// What would have been said of a message that is left where only what nobody handled is.
+    /// Returns the advisory of a message that was found in a stream that keeps only unhandled messages.
     pub(super) fn left(
         stream: &str,
         consumer: &str,
@@ -77,10 +77,10 @@ impl Advisory {
         self.known().unwrap_or(Kind::Exhausted)
     }
 
-    /// Whether it is known that the consumer did not handle the message: where it was found, and not heard of. An advisory
-    /// does not say who has sent it, and to a consumer's info a message that was terminated looks like one that was
-    /// acknowledged. Nor does it say so that a message was handed out often or has left its stream: a worker may be at it
-    /// still, whose acknowledgement will remove it from a work queue.
+    /// Returns true if it is known that the consumer did not handle the message, because it was found rather than
+    /// reported. An advisory does not say who has sent it, and in a consumer's info a terminated message looks like an
+    /// acknowledged one. Nor is it proven by a number of deliveries or by its absence from the stream: a worker may
+    /// still be at it, whose acknowledgement will remove it from a work queue.
     pub(super) fn is_confirmed(&self) -> bool {
         self.is_left
     }

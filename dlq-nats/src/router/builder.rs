@@ -255,8 +255,8 @@ impl EventRouterBuilder {
     }
 }
 
-/// Where a router that does not watch everything begins when it has no durable consumer yet: what the one of everything
-/// has acknowledged is done, or was not for anybody.
+/// Returns the position at which a router of some streams begins if it has no durable consumer yet: everything that the
+/// consumer of all streams has acknowledged is done, or was not for anybody.
 async fn start(context: &Context, durable: &Durable) -> Result<Start, SetupError> {
     if find(context, durable.of.name()).await?.is_none() {
         return Ok(Start::Earliest);

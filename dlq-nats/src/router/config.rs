@@ -30,7 +30,8 @@ pub struct RouterConfig {
     /// The `max_deliver` that watched consumers are expected to have; a durable one with another value is reported, and
     /// one without a limit when it is among `consumers`. Defaults to none: every value will do.
     pub max_retries: Option<u32>,
-    /// How often consumers are looked at, and those without workers made to say what they gave up. Defaults to 5 s.
+    /// Interval of checks of consumers, in which those without workers are made to report what they gave up. Defaults
+    /// to 5 s.
     #[serde(with = "duration")]
     pub sweep_every: Duration,
     /// For how long an advisory stays with a router without a word. Defaults to 30 s; counts only when the durable
@@ -150,7 +151,7 @@ impl RouterConfig {
         Ok(config)
     }
 
-    /// Whether the settings fit together.
+    /// Checks that the settings fit together.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         if self.sweep_every.is_zero() {
             let text = "`sweep_every = 0s` would never let the server rest; say e.g. 5s";

@@ -1,4 +1,4 @@
-//! Which JetStream domain a router looks after.
+//! JetStream domain that a router looks after.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use dlq_core::{StoreError, StoreErrorKind};
 use super::OPERATION;
 use crate::permissions::unanswered;
 
-/// How many foreign domains are told of.
+/// Maximum number of foreign domains that are reported.
 const TOLD: usize = 1000;
 
 /// The domain behind a context. A server that is started again may have another one, so that before anything is taken for
@@ -22,7 +22,7 @@ struct Known {
     /// All that it has been, `None` for the nameless one; empty where nobody says. What was said in an earlier one may be
     /// heard later.
     ours: BTreeSet<Option<String>>,
-    /// Those that were told of.
+    /// Foreign domains that were reported.
     foreign: BTreeSet<String>,
 }
 
@@ -39,7 +39,7 @@ impl Domain {
         Self(Mutex::new(known))
     }
 
-    /// Whether what is said in this domain is for us; of one that names none nobody can say that it is not.
+    /// Returns true if a message from this domain is for us; if it names none, nobody can tell that it is not.
     ///
     /// # Errors
     ///

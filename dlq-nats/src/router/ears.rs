@@ -22,9 +22,9 @@ use crate::pull::Puller;
 use crate::ready::Fetched;
 use crate::settle::{NatsSettle, Server};
 
-/// How many advisories of one ear are in hand at once.
+/// Number of advisories of one subscriber that are in flight at once.
 const IN_HAND: usize = 128;
-/// Between two tries to listen.
+/// Pause between two tries to listen.
 const PAUSE: Duration = Duration::from_secs(1);
 /// For how long an advisory that nobody hands out again is tried.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -118,7 +118,7 @@ pub(super) async fn plain(shared: Arc<Shared>, client: Client) {
     }
 }
 
-/// What comes next; tasks that end meanwhile are told of.
+/// Returns the next event; reports tasks that end meanwhile.
 async fn beside<T>(tasks: &mut JoinSet<()>, counts: &Counts, next: impl Future<Output = T>) -> T {
     let mut next = pin!(next);
     loop {
@@ -130,7 +130,7 @@ async fn beside<T>(tasks: &mut JoinSet<()>, counts: &Counts, next: impl Future<O
     }
 }
 
-/// What was in hand when a task panicked is heard again by the durable ear.
+/// Reports a task that panicked. Its advisories come again to the durable subscriber.
 fn tell(counts: &Counts, ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         counts.count(Event::Failed);

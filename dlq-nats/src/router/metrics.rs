@@ -1,4 +1,4 @@
-//! What a router counts, through the `metrics` facade.
+//! Metrics of a router, through the `metrics` facade.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use super::report::Event;
 
 /// Letters written, by topic and class: as for consumers of ours, whose name it shares.
 pub const MESSAGES_IN_DLQ_TOTAL: &str = "messages_in_dlq_total";
-/// What happened to a router, by `event`: the fields of a [`RouterReport`](super::RouterReport).
+/// Events of a router, by `event`: the fields of a [`RouterReport`](super::RouterReport).
 pub const DLQ_ROUTER_EVENTS_TOTAL: &str = "dlq_router_events_total";
 
-/// How many topics have their own label; further ones are counted as [`OTHER`].
+/// Number of topics that have their own label; further ones are counted as [`OTHER`].
 const TOPICS: usize = 1000;
 const OTHER: &str = "other";
 

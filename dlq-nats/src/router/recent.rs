@@ -1,7 +1,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// What is known of the last so many things that were seen.
+/// Map of the most recent keys, bounded in number.
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
     known: HashMap<K, V>,

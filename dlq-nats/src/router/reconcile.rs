@@ -33,11 +33,11 @@ use super::route::{Routed, Shared};
 use crate::leader::{self, Which};
 use crate::names::token;
 
-/// How many messages of one consumer are routed in one sweep.
+/// Number of messages of one consumer that are routed in one sweep.
 const MOST: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Up to where a consumer was looked at.
+/// Position up to which a consumer was examined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
     /// When the consumer was created: another one of that name begins anew.
@@ -46,8 +46,9 @@ struct Mark {
 }
 
 impl Mark {
-    /// Up to where a consumer that is idle has left what it gave up. The end of the stream is another server's word than
-    /// the consumer's, which may not have heard of all messages yet: what it has not handed out it has not given up.
+    /// Returns the position up to which an idle consumer has left what it gave up. The end of the stream comes from
+    /// another server than the consumer, which may not have seen all messages yet: a message that it has not handed out
+    /// is not given up.
     fn of(end: u64, consumer: &Info) -> Self {
         let upto = consumer.delivered.stream_sequence.min(end);
         Self { created: consumer.created.to_string(), upto }
@@ -61,7 +62,7 @@ pub(super) type About = (String, String);
 pub(super) struct Reconciler {
     bucket: Option<Store>,
     marks: HashMap<About, Mark>,
-    /// How far a consumer was when it was first seen with nothing to do since the last look, and when that was.
+    /// Position of a consumer when it was first seen with nothing to do since the last look, and the time of that.
     quiet: HashMap<About, (Mark, Instant)>,
 }
 
@@ -70,7 +71,7 @@ impl Reconciler {
         Self { bucket: None, marks: HashMap::new(), quiet: HashMap::new() }
     }
 
-    /// Of consumers that have gone the bucket knows; one of the same name may come.
+    /// Forgets consumers that have gone. The bucket still knows them, since one of the same name may come.
     pub(super) fn forget(&mut self, has_gone: impl Fn(&About) -> bool) {
         self.marks.retain(|about, _| !has_gone(about));
         self.quiet.retain(|about, _| !has_gone(about));
@@ -136,7 +137,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Up to which sequence this consumer was looked at.
+    /// Returns the sequence up to which this consumer was examined.
     async fn mark(
         &mut self,
         shared: &Shared,
@@ -213,12 +214,13 @@ fn gives_up(info: &Info) -> bool {
     info.config.max_deliver > 0 && info.config.ack_policy != AckPolicy::None
 }
 
-/// Whether it has nothing to do, and nothing in hand.
+/// Returns true if it has nothing to do, and nothing in flight.
 fn is_idle(info: &Info) -> bool {
     info.num_pending == 0 && info.num_ack_pending == 0
 }
 
-/// How long the server waits for an acknowledgement before it hands a message out again, or gives it up.
+/// Returns the time for which the server waits for an acknowledgement before it hands a message out again, or gives it
+/// up.
 fn longest_run(info: &Info) -> Duration {
     info.config.backoff.iter().copied().fold(info.config.ack_wait, Duration::max)
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::metrics::happened;
 
-/// What a router has done.
+/// Counts of a router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RouterReport {
@@ -21,8 +21,8 @@ pub struct RouterReport {
     pub ignored: u64,
     /// Tries that failed, and were made again.
     pub failures: u64,
-    /// How often an advisory was let go after failures. The durable ear hears it again, and may have written its letter
-    /// since.
+    /// Number of advisories that were let go after failures. They come again to the durable subscriber, and their
+    /// letters may have been written since.
     pub given_up: u64,
     /// Consumers that were made to say what they had given up.
     pub pokes: u64,
@@ -59,7 +59,7 @@ impl fmt::Display for RouterReport {
     }
 }
 
-/// What can happen to a router.
+/// Event of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Routed,

@@ -26,7 +26,7 @@ use crate::server_time::ServerTime;
 use crate::source::Reading;
 use crate::streams::find;
 
-/// How many deaths are remembered, so that a second ear costs nothing.
+/// Number of deaths that are remembered, so that a second report costs nothing.
 const REMEMBERED: usize = 64 * 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -43,12 +43,12 @@ struct Death {
 
 /// For how long a letter may be on its way that another router writes of a message which it has read in time.
 const LATE: Duration = Duration::from_secs(10);
-/// How old a death is whose letter is written although nobody can see whether there is one.
+/// Age of a death from which its letter is written although nobody can see whether there is one.
 const UNSEEN: Duration = Duration::from_secs(20);
 /// In how many turns ears work at deaths: those that hear the same words do so one after the other.
 const TURNS: usize = 1024;
 
-/// What has become of an advisory.
+/// Outcome for an advisory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Routed {
     /// It made a letter.
@@ -59,7 +59,7 @@ pub(super) enum Routed {
     NotYet(Duration),
 }
 
-/// What all ears share.
+/// State that all subscribers share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) context: Context,
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// How long ago it was told of, as servers have the time.
+    /// Returns the age of the advisory, by the servers' time.
     async fn age(&self, advisory: &Advisory) -> Result<Duration, StoreError> {
         Ok(self.time.now().await?.since(advisory.timestamp))
     }

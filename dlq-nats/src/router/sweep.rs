@@ -123,7 +123,7 @@ impl Sweep {
     }
 }
 
-/// Whether it may keep something to itself: messages are out, nobody is pulling, and it gives messages up.
+/// Returns true if the consumer may hide deaths: messages are out, nobody is pulling, and it gives messages up.
 fn is_silent(info: &Info) -> bool {
     info.config.deliver_subject.is_none()
         && info.config.max_deliver > 0

@@ -10,7 +10,7 @@ pub(crate) const MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVER
 /// Advisories of messages that a consumer refused for good, or that were deleted before it acknowledged them.
 pub(crate) const TERMINATED: &str = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>";
 
-/// Which consumers are watched.
+/// Selection of watched consumers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
     /// Streams of which nothing is routed: those of dead letters, retries and advisories.
@@ -35,13 +35,13 @@ impl Watch {
 
 #[cfg(feature = "router")]
 impl Watch {
-    /// Whether this consumer is watched by its name, and not for its stream.
+    /// Returns true if this consumer is watched by its name, rather than for its stream.
     pub(crate) fn names(&self, stream: &str, consumer: &str) -> bool {
         self.only.iter().any(|(watched, of)| watched == stream && of.as_deref() == Some(consumer))
     }
 
-    /// What has to be permitted under this `api`: to read what was given up, to see its streams and consumers, and to make them say what
-    /// they gave up.
+    /// Returns the permissions under this `api`: to read what was given up, to see its streams and consumers, and to
+    /// make them report what they gave up.
     pub(crate) fn needs(&self, api: &str) -> BTreeSet<String> {
         let all = [("*".to_owned(), None)];
         let watched = if self.only.is_empty() { &all[..] } else { &self.only };

@@ -1,4 +1,4 @@
-//! Whether there is a letter of a message that is gone.
+//! Check whether there is a letter of a message that is gone.
 //!
 //! When a message was published is a part of the identity of its letter, and of one that is gone nobody can say it any
 //! more: a letter without payload would be another one for servers and readers alike. So before one is written, the
@@ -23,10 +23,10 @@ use crate::publish::{receive, unwritable};
 use crate::streams::DlqStream;
 use crate::wire;
 
-/// By how much the clocks of two servers may differ.
+/// Maximum difference between the clocks of two servers.
 pub(super) const SKEW: Duration = Duration::from_secs(10);
 
-/// What has to be permitted under this `api` to read the letters.
+/// Returns the permissions under this `api` to read the letters.
 pub(super) fn needs(api: &str, letters: &DlqStream) -> [String; 3] {
     let name = &letters.name;
     [
@@ -36,7 +36,7 @@ pub(super) fn needs(api: &str, letters: &DlqStream) -> [String; 3] {
     ]
 }
 
-/// Those who ask while somebody looks are answered together, by the next look.
+/// Shared look-up of letters. Callers that ask during a look are answered together, by the next look.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     asked: Mutex<Vec<Asked>>,
@@ -50,7 +50,7 @@ struct Asked {
 }
 
 impl Written {
-    /// Whether `letters` has one of the death that was told of in these words.
+    /// Returns true if `letters` has one of the death that was reported in these words.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ async fn answer_all(context: &Context, letters: &DlqStream, asked: Vec<Asked>) {
     }
 }
 
-/// Of each of them whether it has a letter.
+/// Returns for each of them whether it has a letter.
 async fn look(
     context: &Context,
     letters: &DlqStream,
@@ -145,14 +145,15 @@ async fn look(
     Ok(found)
 }
 
-/// Whether a letter with these headers may be of that message: one that was sent back does not stand where it was born.
+/// Returns true if a letter with these headers may belong to that message: a letter that was sent back is not at the
+/// position where it was born.
 fn may_be_of(about: &Advisory, decoded: &Decoded) -> bool {
     (was_born_there(about, decoded) || decoded.generation > Some(0))
         && decoded.consumer == Some(about.calls_itself())
 }
 
-/// Whether a letter that may be is. What nobody seemed to have told of was given a time when it was found; what was
-/// published later stood in a stream that was made again.
+/// Returns true if a candidate is the letter. A death without a reporter was given the time at which it was found; a
+/// message that was published later was in a stream that was created again.
 fn is_of(about: &Advisory, decoded: &Decoded, died_at: Timestamp) -> bool {
     let told = about.timestamp;
     let had_been_published = decoded.original.timestamp.is_some_and(|at| at <= told.after(SKEW));

@@ -18,13 +18,13 @@ use super::term::Term;
 use crate::dispatch::{REPLAYING, Unsent};
 use crate::inboxes::Heard;
 
-/// How many letters of a chunk are handed to the server at once. All of a chunk may be on their way.
+/// Number of letters of a chunk that are handed to the server at once. All of a chunk may be on their way.
 const BATCH: usize = 64;
 
-/// Between two tries of a letter that the server could not take: as long as it takes to choose a leader.
+/// Pause between two tries of a letter that the server could not take: the time it takes to elect a leader.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(4);
-/// How long it goes on while the server takes nothing, where leases are too short for all of these.
+/// Time for which it goes on while the server takes nothing, if leases are too short for all of these tries.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Letters with one record in the ledger.
@@ -34,7 +34,7 @@ pub(super) struct Chunk<'a> {
     pub(super) rows: Vec<&'a Row>,
 }
 
-/// What became of a letter that was come to.
+/// Outcome for a letter that was processed.
 enum Step {
     Done(ReplayOutcome),
     /// It was too late to send it, or to try it again, as the server could not take it.
@@ -43,9 +43,9 @@ enum Step {
     Broken(StoreError),
 }
 
-/// How sending for half of a lease has ended.
+/// End of sending for half of a lease.
 enum Ended {
-    /// What was not come to may be sent.
+    /// Unprocessed letters may be sent.
     Well,
     /// The same, but the server could not take something.
     Later(StoreError),
@@ -269,7 +269,7 @@ impl<'a> Run<'a> {
         steps
     }
 
-    /// What the server has said of each. What cannot be sent this way counts as refused.
+    /// Sends a batch and returns the server's answer for each. A letter that cannot be sent this way counts as refused.
     async fn send_at_once(&self, batch: &[Admitted<'a, '_>], term: Term) -> Vec<Heard> {
         let whole = batch.iter().map(|Admitted { sequence, letter, .. }| {
             let is_heard = self.hearing.lacks(&self.shipment, letter).is_none();

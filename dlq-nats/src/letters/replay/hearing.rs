@@ -1,4 +1,4 @@
-//! Who hears what is sent.
+//! Consumers that receive what is sent.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -63,7 +63,7 @@ pub(crate) async fn streams(context: &Context) -> Result<Vec<Info>, StoreError> 
     context.streams().try_collect().await.map_err(|error| unwritable(REPLAYING, error))
 }
 
-/// Which of these streams copy what comes to this one.
+/// Returns those of these streams that copy messages from this one.
 pub(crate) fn copies<'a>(all: &'a [Info], of: &'a str) -> impl Iterator<Item = Hears> + 'a {
     all.iter().flat_map(move |info| {
         let sources = info.config.sources.iter().flatten().chain(&info.config.mirror);
@@ -72,13 +72,13 @@ pub(crate) fn copies<'a>(all: &'a [Info], of: &'a str) -> impl Iterator<Item = H
     })
 }
 
-/// What a stream takes of another one.
+/// Returns the subjects that a stream takes from another one.
 fn taken(source: &Source) -> impl Iterator<Item = String> {
     let transforms = source.subject_transforms.iter().map(|transform| transform.source.clone());
     transforms.chain(source.filter_subject.clone())
 }
 
-/// By stream, whose letters go to which subject of it.
+/// Destinations by stream: whose letters go to which subject.
 pub(super) type Addressed<'a> = BTreeMap<&'a str, BTreeSet<(Cow<'a, str>, &'a str)>>;
 
 pub(super) fn addressed<'a>(shipment: &'a Shipment, rows: &[&'a Row]) -> Addressed<'a> {
@@ -92,7 +92,7 @@ pub(super) fn addressed<'a>(shipment: &'a Shipment, rows: &[&'a Row]) -> Address
     streams
 }
 
-/// Whether a stream keeps what is sent to it only where somebody wants it: what nobody wants it confirms and forgets.
+/// Returns true if a stream keeps messages only while somebody wants them: it confirms and forgets what nobody wants.
 pub(crate) fn is_choosy(info: &Info) -> bool {
     // Under which subjects it looks for them is not known where it changes them.
     info.config.retention == RetentionPolicy::Interest && info.config.subject_transform.is_none()
@@ -105,7 +105,7 @@ pub(crate) fn unwanted(stream: &str, subject: &str) -> String {
     )
 }
 
-/// Who hears what a run sends, where it would be lost otherwise.
+/// Receivers of what a run sends, for streams that would lose it otherwise.
 #[derive(Debug, Default)]
 pub(super) struct Hearing {
     /// Consumers that do not read the retry stream.
@@ -155,7 +155,7 @@ impl Hearing {
             || self.copies.get(stream).is_some_and(hears)
     }
 
-    /// Why nobody would hear a letter, if that is so.
+    /// Returns the reason why nobody would receive a letter, if so.
     pub(super) fn lacks(&self, shipment: &Shipment, letter: &DeadLetter) -> Option<String> {
         let consumer = shipment.consumer_for(letter);
         if self.deaf.contains(consumer) {

@@ -102,7 +102,7 @@ pub struct NatsReplay {
     agreed: Arc<Mutex<Option<Agreed>>>,
 }
 
-/// What a plan has come to.
+/// Result of a plan.
 #[derive(Clone, Debug)]
 struct Agreed {
     /// When the stream of dead letters was created.
@@ -120,7 +120,7 @@ pub struct Replayed {
     pub id: LetterId,
     /// Its sequence in the stream of dead letters.
     pub sequence: u64,
-    /// What became of it.
+    /// Outcome for the letter.
     pub outcome: ReplayOutcome,
 }
 

@@ -25,7 +25,8 @@ use crate::streams::find;
 use crate::subjects::covers;
 
 impl NatsReplay {
-    /// What it would do now, without doing it. From here on it sends nothing else, until it is planned again.
+    /// Returns the plan of the replay as of now, without doing anything. From here on the replay sends nothing else,
+    /// until it is planned again.
     ///
     /// # Errors
     ///
@@ -45,7 +46,7 @@ impl NatsReplay {
         Ok(plan)
     }
 
-    /// Up to which sequence letters may be sent.
+    /// Returns the sequence up to which letters may be sent.
     pub(super) fn bound(&self, picture: &Picture) -> Result<u64, StoreError> {
         match &*lock(&self.agreed) {
             None => Ok(u64::MAX),
@@ -60,7 +61,7 @@ impl NatsReplay {
         }
     }
 
-    /// Who will hear the letters, and what is to be known of the streams that they go to.
+    /// Finds the receivers of the letters, and remarks about the destination streams.
     async fn look_at(
         &self,
         shipment: &Shipment,
@@ -125,7 +126,8 @@ impl NatsReplay {
         Ok(())
     }
 
-    /// That the user may not write what does not fit in one message with a letter, where there may be such letters.
+    /// Returns a remark if the user may not write the parts of letters that do not fit in one message, and there may be
+    /// such letters.
     async fn forbidden_parts(&self, shipment: &Shipment, rows: &[&Row]) -> Option<String> {
         let NatsTarget::Handler(retries) = &self.target else { return None };
         let client = self.letters.context.client();
@@ -143,7 +145,7 @@ impl NatsReplay {
         Some(format!("letters that do not fit in one message will end it: {error}"))
     }
 
-    /// Which letters up to this sequence are sent and which are not.
+    /// Splits letters up to this sequence into those that are sent and those that are not.
     pub(super) fn select<'a>(
         &self,
         shipment: &Shipment,
@@ -237,7 +239,7 @@ impl NatsReplay {
     }
 }
 
-/// What is to be known of a stream to which letters go with these subjects.
+/// Returns remarks about a stream to which letters go with these subjects.
 pub(crate) fn notes(
     info: &Info,
     subjects: &BTreeSet<&str>,

@@ -15,15 +15,15 @@ use crate::leader::{self, Which};
 use crate::permissions::read_from;
 use crate::streams::find;
 
-/// What somebody who left a claim has sent.
+/// Messages that the former owner of a claim has sent.
 #[derive(Debug, Default)]
 pub(in super::super) struct Found {
     pub(in super::super) marks: BTreeMap<Death, Mark>,
-    /// Whether there may be more that cannot be found.
+    /// True if there may be more that cannot be found.
     pub(in super::super) doubtful: bool,
 }
 
-/// What has to be permitted to look what has arrived at a stream.
+/// Returns the permissions to look for messages that have arrived at a stream.
 pub(crate) fn looks(api: &str, info: &Info) -> Vec<String> {
     let name = &info.config.name;
     let mut needed = vec![read_from(api, name)];

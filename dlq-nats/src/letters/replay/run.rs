@@ -22,10 +22,10 @@ use super::{NatsReplay, Replayed};
 use crate::dispatch::REPLAYING;
 use crate::streams::find;
 
-/// How many chunks are sent at once.
+/// Number of chunks that are sent at once.
 const CHUNKS: usize = 4;
-/// How many KiB of payload are on their way at once. Each is to be confirmed in the time that the client gives it, 5 s,
-/// also from far away.
+/// KiB of payload that are on their way at once. Each message has to be confirmed in the time that the client gives it,
+/// 5 s, also from far away.
 pub(super) const ROOM: u32 = 2 * 1024;
 /// After how many waits it is said for what.
 const PATIENT: u32 = 8;
@@ -40,7 +40,7 @@ pub(super) struct Run<'a> {
     pub(super) replay: &'a NatsReplay,
     pub(super) shipment: Shipment,
     pub(super) ledger: Ledger,
-    /// Who we are, as claims say.
+    /// Name of this process in claims.
     pub(super) owner: String,
     /// Ends it: somebody has cancelled it, or the server does not answer.
     pub(super) cancel: CancellationToken,
@@ -48,11 +48,11 @@ pub(super) struct Run<'a> {
     /// When the next letter may be sent.
     turn: Mutex<Instant>,
     pub(super) hearing: Hearing,
-    /// Where streams stood, and when.
+    /// Positions of streams, and the times at which they were read.
     stands: Mutex<HashMap<String, (Instant, u64)>>,
     /// Claims of others.
     pub(super) watch: Watch,
-    /// How often it was waited for somebody else.
+    /// Number of waits for another process.
     waits: AtomicU32,
     told: Mutex<(ReplayReport, Tell<'a>)>,
 }
@@ -181,8 +181,8 @@ impl<'a> Run<'a> {
         tokio::time::sleep_until(at).await;
     }
 
-    /// Where the streams stand, or stood a moment ago, that these letters go to; who hears what comes to them is asked
-    /// for again.
+    /// Returns the current or recent positions of the streams that these letters go to; their receivers are asked for
+    /// again.
     pub(super) async fn stands(&self, rows: &[&Row]) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut stands = BTreeMap::new();
         for row in rows {

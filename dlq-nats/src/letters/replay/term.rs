@@ -33,7 +33,7 @@ impl Term {
         now >= self.until() || at.since(self.at) >= self.length
     }
 
-    /// How long ago it began.
+    /// Returns the time since the term began.
     pub(super) fn elapsed(&self) -> Duration {
         self.since.elapsed().max(SystemClock.now().since(self.at))
     }
