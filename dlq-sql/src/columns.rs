@@ -20,7 +20,7 @@ pub(crate) const KEPT: &[&str] = &["letter_id"];
 /// When it came to be a letter: written once, and again when a retry record dies.
 pub(crate) const SINCE: &[&str] = &["created_at"];
 
-/// What happens to a letter while it rests.
+/// Columns of a letter's state at rest.
 pub(crate) const STATE: &[&str] = &[
     "status",
     "resolution",
@@ -43,7 +43,7 @@ pub(crate) const STATE: &[&str] = &[
     "lapses",
 ];
 
-/// What a run that failed changes.
+/// Columns that a failed run changes.
 pub(crate) const RUN: &[&str] = &[
     "generation",
     "cause",
@@ -58,7 +58,7 @@ pub(crate) const RUN: &[&str] = &[
     "history",
 ];
 
-/// What only another death or an edit brings.
+/// Columns that only another death or an edit changes.
 pub(crate) const BODY: &[&str] = &[
     "event_id",
     "subject",
@@ -80,7 +80,7 @@ pub(crate) const BODY: &[&str] = &[
     "edited_from",
 ];
 
-/// What is read of every row: all but the message's bytes and the history.
+/// Columns that are read of every row: all but the message's bytes and the history.
 pub(crate) const HEAD: &[&str] = &[
     "letter_id",
     "generation",
@@ -275,7 +275,7 @@ pub(crate) fn read_whole(fields: &mut impl Take) -> Result<Row> {
     Ok(row)
 }
 
-/// What a head shows that a letter without body cannot say.
+/// Fields of a head that a letter without body cannot carry.
 struct Head {
     error: String,
     payload_size: Option<u64>,

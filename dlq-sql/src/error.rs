@@ -8,7 +8,7 @@ use dlq_core::{StoreError, StoreErrorKind};
 
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
 
-/// Whether the same call may be made again at once.
+/// Answer whether the same call may be made again at once.
 #[cfg(feature = "postgres")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
@@ -42,7 +42,7 @@ impl Fault {
         }
     }
 
-    /// What is stored cannot be read: `what` names it.
+    /// Error that stored data cannot be read: `what` names it.
     pub(crate) fn corrupt(what: &str, error: &dyn std::fmt::Display) -> Self {
         Self::new(
             StoreErrorKind::Corrupt,

@@ -1,4 +1,4 @@
-//! What letters are counted by, and what else both databases make of a filter or an id.
+//! Kinds by which letters are counted, and what else both databases make of a filter or an id.
 
 use dlq_core::store::Stats;
 use dlq_core::{Cause, ErrorClass, LetterId, Reason, Status, Timestamp};

@@ -1,4 +1,4 @@
-//! What operators did, and the processing audit.
+//! Audit of operators' actions, and the processing audit.
 
 use dlq_core::store::{Actor, AuditEntry, ProcessedEvent};
 use dlq_core::{OperationId, Timestamp};

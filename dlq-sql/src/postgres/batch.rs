@@ -11,7 +11,7 @@ use super::codec::{Blob, Time, escape};
 use crate::error::{Fault, Result};
 use crate::values::Put;
 
-/// How many rows there are at least for which a statement is made to fit.
+/// Number of rows from which a statement is fitted to its batch.
 const MANY: usize = 64;
 
 enum Column<'v> {
@@ -43,7 +43,7 @@ impl Column<'_> {
         }
     }
 
-    /// Whether every row has the same value. Bytes are not looked at: what is rarely the same may be long.
+    /// Returns true if every row has the same value. Bytes are not compared: they are rarely the same and may be long.
     fn is_uniform(&self) -> bool {
         fn same<T: PartialEq>(values: &[T]) -> bool {
             values.windows(2).all(|two| two[0] == two[1])
@@ -62,7 +62,7 @@ impl Column<'_> {
 #[derive(Default)]
 pub(super) struct Batch<'v> {
     columns: Vec<Column<'v>>,
-    /// Whether a column is bound as the one value that it has.
+    /// True for columns that are bound as the single value that they have.
     is_single: Vec<bool>,
     at: usize,
 }
@@ -88,7 +88,7 @@ impl<'v> Batch<'v> {
         self
     }
 
-    /// How many columns there are.
+    /// Returns the number of columns.
     pub(super) fn width(&self) -> usize {
         self.columns.len()
     }
@@ -100,8 +100,8 @@ impl<'v> Batch<'v> {
         format!("unnest({})", arrays.collect::<Vec<_>>().join(", "))
     }
 
-    /// What to select for the columns, and the rest of that statement. What all of many rows share is said once, and need not
-    /// be taken apart row by row.
+    /// Returns the select list for the columns, and the rest of that statement. A value that all of many rows share is
+    /// sent once, and need not be taken apart row by row.
     pub(super) fn select(&mut self, first: usize) -> String {
         let is_many = self.columns.first().is_some_and(|column| column.rows() >= MANY);
         let (mut list, mut names, mut arrays) = (Vec::new(), Vec::new(), Vec::new());

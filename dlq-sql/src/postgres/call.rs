@@ -1,4 +1,5 @@
-//! How a call is made: on a connection of the pool, and again when it lost against another or its connection was broken.
+//! Calls to the database: on a connection of the pool, and again if the call lost against another or its connection
+//! broke.
 
 use std::sync::PoisonError;
 
@@ -11,11 +12,11 @@ use super::PostgresStore;
 use super::silence::Patience;
 use crate::error::{Again, Fault, Result};
 
-/// How often a transaction is run that loses against others.
+/// Number of times that a transaction is run which loses against others.
 const TRIES: u32 = 20;
 
-/// How often a call is made again because its connection broke. More than once, since one of another runtime that has
-/// ended may answer a ping and then no more.
+/// Number of times that a call is made again because its connection broke. More than once, since a connection of
+/// another runtime that has ended may answer a ping and then no more.
 const BREAKS: u32 = 3;
 
 /// A call that is made until it succeeds or fails for good.
@@ -23,7 +24,7 @@ pub(super) struct Call<'s> {
     store: &'s PostgresStore,
     /// There is none only once the call has failed.
     conn: Option<PoolConnection<Postgres>>,
-    /// Whether a try has begun and not ended. Where the call is dropped in it, the server may be in a transaction that
+    /// True if a try has begun and not ended. If the call is dropped in it, the server may be in a transaction that
     /// nobody here knows of.
     under_way: bool,
     tries: u32,
@@ -42,7 +43,7 @@ impl<'s> Call<'s> {
         self.conn.as_deref_mut().expect("no connection was taken only where the call failed")
     }
 
-    /// What a try came to; `None` when it is to be made again.
+    /// Returns the result of a try; `None` if it is to be made again.
     pub(super) async fn settle<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
         self.under_way = false;
         let fault = match done {
@@ -116,8 +117,8 @@ impl Drop for Call<'_> {
 }
 
 impl PostgresStore {
-    /// Where one connection is dead, others that nobody uses may be: each would cost the next call as long. Those of a
-    /// pool that was handed over are not ours to judge.
+    /// Closes idle connections. Where one is dead, other idle ones may be: each would cost the next call as long.
+    /// Connections of a pool that was handed over are left alone.
     fn close_idle(&self) {
         if !self.inner.owns_pool {
             return;
@@ -152,7 +153,7 @@ impl Drop for Lent {
     }
 }
 
-/// Why a transaction did not begin. It may have begun in part, so its connection is given up like one that broke.
+/// Error that a transaction did not begin. It may have begun in part, so its connection is given up like a broken one.
 pub(super) fn not_begun(error: sqlx::Error) -> Fault {
     Fault::from(error).with_again(Again::Broken)
 }

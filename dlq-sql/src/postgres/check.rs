@@ -1,4 +1,4 @@
-//! Whether what is stored holds together.
+//! Check that the stored data is consistent.
 
 use dlq_core::StoreError;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};

@@ -74,7 +74,7 @@ impl PostgresStore {
     }
 }
 
-/// Whether the row `t` is held by the token `u`.
+/// Condition that the row `t` is held by the token `u`.
 pub(super) const HELD: &str = "t.letter_id = u.letter_id AND t.generation = u.generation \
     AND t.claim_fence = u.fence AND t.claim_former IS NOT NULL";
 

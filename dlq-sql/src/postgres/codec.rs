@@ -1,4 +1,4 @@
-//! Between our types and Postgres'.
+//! Conversion between our types and those of Postgres.
 //!
 //! A text of Postgres cannot hold the character NUL, and ours may (G8). In columns of text it stands as U+FDD0 U+FDD1, and
 //! U+FDD0 itself as U+FDD0 U+FDD2: two characters that Unicode gives to nobody. Whoever searches for a text searches for
@@ -39,7 +39,7 @@ pub(super) fn unescape(text: String) -> String {
     text.replace(NUL, "\0").replace(MARKED, "\u{FDD0}")
 }
 
-/// Between 1970 and 2000, where Postgres begins to count.
+/// Microseconds between 1970 and 2000, where Postgres begins to count.
 const EPOCH: i64 = 946_684_800_000_000;
 const TIMESTAMPTZ: PgTypeInfo = PgTypeInfo::with_oid(Oid(1184));
 const TIMESTAMPTZ_ARRAY: PgTypeInfo = PgTypeInfo::with_oid(Oid(1185));

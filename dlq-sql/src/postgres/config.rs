@@ -18,13 +18,13 @@ use super::{Begin, Inner, PostgresStore, migrate, schema};
 use crate::error::{During, Fault, Result};
 use crate::values::Take as _;
 
-/// How much longer than a statement may take its answer may be on its way.
+/// Time that an answer may take longer than its statement.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// How long one connection may take, when none was to be had, to say why.
+/// Time limit for a single connection, made to learn why none was to be had.
 const ALONE: Duration = Duration::from_secs(2);
 
-/// How a [`PostgresStore`] is opened.
+/// Builder of a [`PostgresStore`].
 ///
 /// ```no_run
 /// use dlq_sql::postgres::PostgresStore;
@@ -220,7 +220,7 @@ impl PostgresBuilder {
         Ok(store)
     }
 
-    /// How long the database may be silent.
+    /// Returns the time for which the database may be silent.
     pub(super) fn patience(&self) -> Result<Patience> {
         let statement = self.statement_timeout;
         // Else a statement that takes long looks like silence.
@@ -241,7 +241,8 @@ impl PostgresBuilder {
         Ok(Patience(Some(answer).filter(|answer| !answer.is_zero())))
     }
 
-    /// Whether the server is told to end statements: when a connection is made, or behind a pooler in each transaction.
+    /// Returns true if the server is told to end statements: when a connection is made, or behind a pooler in each
+    /// transaction.
     fn limits_statements(&self) -> bool {
         self.pooler || matches!(self.place, Place::Url(_))
     }
@@ -275,7 +276,7 @@ impl PostgresBuilder {
         self.pooler
     }
 
-    /// What the server is to end by itself.
+    /// Returns the time limits that the server enforces by itself.
     fn limits(&self) -> Result<[(&'static str, u128); 2]> {
         let statement = self.statement_timeout;
         // Who vanishes in the middle of a call is to leave no locks behind; and the server is to end that before it is
@@ -285,7 +286,7 @@ impl PostgresBuilder {
         Ok([("statement_timeout", statement), ("idle_in_transaction_session_timeout", idle)])
     }
 
-    /// How a transaction begins.
+    /// Returns the statement that begins a transaction.
     pub(super) fn begin(&self) -> Result<Begin> {
         let mut sql = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if self.pooler {
@@ -329,8 +330,8 @@ impl PostgresBuilder {
     }
 }
 
-/// Why there was no connection: a pool tries until its time is up, and says no more than that; one connection alone says
-/// what is wrong.
+/// Returns the reason why there was no connection. A pool tries until its time is up, and says no more than that; a
+/// single connection says what is wrong.
 async fn why_not(options: &PgConnectOptions) -> sqlx::Error {
     match timeout(ALONE, PgConnection::connect_with(options)).await {
         Ok(Err(error)) => error,

@@ -24,14 +24,14 @@ use super::query::Query;
 use super::tables::COUNTED;
 use crate::error::Result;
 
-/// How many differences a process appends at least before it folds. What is put at once is told apart by kind; of all else
-/// each letter counts.
+/// Minimum number of differences that a process appends before it folds. Letters of one put are told apart by kind;
+/// otherwise each letter counts.
 const LEAST: u64 = 1_000;
 
-/// How many differences a reader finds at least before it folds.
+/// Minimum number of differences that a reader finds before it folds.
 pub(super) const MANY: u64 = 10_000;
 
-/// How many differences this process may still append before it folds.
+/// Number of differences that this process may still append before it folds.
 #[derive(Debug)]
 pub(super) struct Folding {
     left: AtomicU64,
@@ -44,7 +44,7 @@ impl Default for Folding {
 }
 
 impl Folding {
-    /// Whether it is time.
+    /// Returns true if it is time to fold.
     fn wrote(&self, letters: u64) -> bool {
         let less = |left: u64| Some(if left <= letters { u64::MAX } else { left - letters });
         let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -53,7 +53,7 @@ impl Folding {
 }
 
 impl PostgresStore {
-    /// So many differences were appended, and are durable.
+    /// Notes that so many differences were appended and are durable.
     pub(super) async fn wrote(&self, differences: usize) {
         if self.inner.folding.wrote(differences as u64) {
             self.fold().await;
@@ -73,7 +73,7 @@ impl PostgresStore {
     }
 }
 
-/// How many sums there are then; 0 when another is about it.
+/// Folds the differences and returns the number of sums; 0 if another process is at it.
 async fn fold(conn: &mut PgConnection, names: &Names) -> Result<u64> {
     let counts = &names.counts;
     Query::new(format!(

@@ -1,4 +1,4 @@
-//! One letter for each original message, where that is asked for.
+//! Deduplication: a single letter for each original message, if it is switched on.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::step::Step;
 use crate::error::Result;
 use crate::values::{Put as _, Take as _};
 
-/// How many letters are given keys at a time.
+/// Number of letters that are given keys at a time.
 const PAGE: u32 = 5_000;
 
 impl PostgresStore {
@@ -44,7 +44,7 @@ impl PostgresStore {
 }
 
 impl Step<'_> {
-    /// Nobody writes letters until the step is done: each write looks at the switch.
+    /// Switches deduplication. Nobody writes letters until the step is done: each write looks at the switch.
     async fn switch_dedup(&mut self, is_dedup: bool) -> Result<()> {
         let names = self.names();
         let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", names.letters);

@@ -25,11 +25,11 @@ use super::query::Query;
 use crate::error::{Again, Fault, Result};
 use crate::values::Take as _;
 
-/// How often the server is asked, and for how long.
+/// Pause between two questions to the server, and time limit of them.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What a call came to, if its transaction was committed.
+/// Result of a call, if its transaction was committed.
 pub(super) struct Doubt<T> {
     number: String,
     /// The answer, and whose letters became due.
@@ -37,7 +37,7 @@ pub(super) struct Doubt<T> {
 }
 
 impl<T> Doubt<T> {
-    /// What is left of a COMMIT that failed; nothing where the server has said that it did.
+    /// Returns the doubt that a failed COMMIT leaves; none if the server has said that it failed.
     pub(super) fn after(
         fault: &Fault,
         number: String,
@@ -47,7 +47,7 @@ impl<T> Doubt<T> {
     }
 }
 
-/// What the call came to in an earlier transaction; `None` when there was none that was committed.
+/// Returns the result of the call in an earlier transaction; `None` if none was committed.
 pub(super) async fn ended_before<T>(
     conn: &mut PgConnection,
     doubt: &mut Option<Doubt<T>>,

@@ -1,4 +1,4 @@
-//! How many letters wait to be claimed.
+//! Count of letters that wait to be claimed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What Postgres' errors mean.
+//! Meaning of errors of Postgres.
 
 use std::error::Error;
 use std::fmt;
@@ -107,7 +107,7 @@ impl fmt::Display for Said {
 
 impl Error for Said {}
 
-/// By the codes of the manual of PostgreSQL, appendix A.
+/// Returns the kind and text of a refusal, by the codes of the manual of PostgreSQL, appendix A.
 fn refused(error: &dyn DatabaseError) -> (StoreErrorKind, String) {
     use StoreErrorKind::{
         Corrupt, Incompatible, InvalidConfig, NotFound, Refused, Unavailable, Unexpected,

@@ -62,7 +62,7 @@ impl Query {
     }
 }
 
-/// Whether the filter only asks for what the table of counts knows.
+/// Returns true if the filter only asks for facts that the table of counts has.
 pub(super) fn is_counted(filter: &Filter) -> bool {
     let mut rest = filter.clone();
     rest.subjects.clear();
@@ -94,25 +94,25 @@ fn any<T: Bind>(query: &mut Query, column: &str, count: usize, values: impl FnOn
     }
 }
 
-/// How many characters of a name stand in the indexes, whose rows have at most 2,704 bytes.
+/// Number of characters of a name in the indexes, whose rows have at most 2,704 bytes.
 const INDEXED: usize = 400;
 
-/// What stands in the indexes of a name.
+/// Returns the indexed part of a name.
 pub(super) fn start(column: &str) -> String {
     format!("left({column}, {INDEXED})")
 }
 
-/// Whether the indexes may have less than all of it.
+/// Returns true if the indexes may have less than the whole name.
 pub(super) fn is_cut(name: &str) -> bool {
     escape(name.into()).len() >= INDEXED
 }
 
-/// That two names are the same, in a way that an index of the first answers.
+/// Returns the condition that two names are the same, in a form that an index of the first answers.
 pub(super) fn same(one: &str, other: &str) -> String {
     format!("{} = {} AND {one} = {other}", start(one), start(other))
 }
 
-/// That a name is one of these. Shorter ones are what the index has of them.
+/// Adds the condition that a name is among these. Shorter names are in the index as they are.
 fn texts<T: AsRef<str>>(query: &mut Query, column: &str, names: &[T]) {
     if names.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! How claims end that end well: those of a batch that succeeded or were put back take one statement, conditional on their
+//! End of successful claims: those of a batch that succeeded or were put back take one statement, conditional on their
 //! tokens.
 
 use std::collections::{BTreeSet, HashSet};

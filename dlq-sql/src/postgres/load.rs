@@ -1,4 +1,4 @@
-//! What a verb needs is loaded here. Letters are locked in the order of their ids, and operations after them.
+//! Loading of the rows that a verb needs. Letters are locked in the order of their ids, and operations after them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

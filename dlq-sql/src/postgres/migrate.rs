@@ -19,7 +19,7 @@ use crate::error::{During, Fault, Result};
 use crate::escape::escaped;
 
 impl PostgresBuilder {
-    /// What opening would migrate. Only looks: nothing is created or changed.
+    /// Returns the migration that opening would do. Only looks: nothing is created or changed.
     ///
     /// # Errors
     ///
@@ -33,8 +33,8 @@ impl PostgresBuilder {
         look.await.during("look at the schema")
     }
 
-    /// Where the tables are, as a URL without user and password: server, database, schema, and the table where it is not
-    /// the default one. The same for all who name the server alike.
+    /// Returns the place of the tables as a URL without user and password: server, database, schema, and the table if
+    /// it is not the default one. The same for all who name the server alike.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl PostgresBuilder {
     }
 }
 
-/// Where the tables are and who asks, as a URL without password.
+/// Returns the place of the tables and the user, as a URL without password.
 pub(super) fn place(options: &PgConnectOptions, names: &Names) -> String {
     at(&format!("{}@", escaped(options.get_username().as_bytes())), options, names)
 }

@@ -135,27 +135,27 @@ use wake::Wakes;
 pub struct PostgresStore {
     inner: Arc<Inner>,
     patience: Patience,
-    /// Where the time does not come from the database.
+    /// Clock, if the time does not come from the database.
     clock: Option<SharedClock>,
 }
 
-/// What clones share.
+/// State that clones share.
 #[derive(Debug)]
 struct Inner {
     pool: PgPool,
-    /// Whether nobody else uses it.
+    /// True if nobody else uses the pool.
     owns_pool: bool,
     names: Arc<Names>,
     begin: Begin,
     wakes: Wakes,
     folding: Folding,
-    /// How many bytes a letter may have.
+    /// Maximum number of bytes of a letter.
     largest: usize,
     /// Connections on their way back to the pool.
     returns: Mutex<JoinSet<()>>,
 }
 
-/// How a transaction begins.
+/// Statement that begins a transaction.
 #[derive(Debug)]
 struct Begin {
     sql: String,
@@ -163,7 +163,8 @@ struct Begin {
 }
 
 impl Begin {
-    /// Where the connections are those of a pooler, so that every call has to be a transaction.
+    /// Returns the statement that begins every call, if the connections are those of a pooler, so that every call has
+    /// to be a transaction.
     fn shared(&self) -> Option<&str> {
         self.is_pooled.then_some(&*self.sql)
     }

@@ -21,12 +21,12 @@ pub(super) struct Names {
     pub(super) schedules: String,
     pub(super) meta: String,
     pub(super) fences: String,
-    /// Where it is said that letters became due.
+    /// Channel on which due letters are announced.
     pub(super) channel: String,
     pub(super) readable: String,
     pub(super) select_head: String,
     pub(super) select_whole: String,
-    /// What `select_whole` selects.
+    /// Columns of `select_whole`.
     pub(super) whole: String,
 }
 
@@ -36,7 +36,7 @@ const LONGEST: usize = 44;
 /// The name of the table unless another is asked for.
 pub(super) const DEFAULT_TABLE: &str = "dlq_events";
 
-/// Whether it is a plain identifier.
+/// Returns true if the name is a plain identifier.
 pub(super) fn is_plain(name: &str) -> bool {
     let is_start = |first: u8| first.is_ascii_alphabetic() || first == b'_';
     name.len() <= LONGEST

@@ -82,7 +82,7 @@ async fn load(
     select(names).push(" WHERE id = ").bind(id).first(conn, read_operation).await
 }
 
-/// Those that may release letters, oldest first.
+/// Returns the operations that may release letters, oldest first.
 pub(super) async fn active(conn: &mut PgConnection, names: &Names) -> Result<Vec<Operation>> {
     select(names).push(&format!(" WHERE {ACTIVE} ORDER BY seq")).all(conn, read_operation).await
 }

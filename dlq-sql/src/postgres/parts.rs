@@ -1,4 +1,4 @@
-//! What the schema consists of, and what of it a database lacks.
+//! Parts of the schema, and those that a database lacks.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::values::Take as _;
 pub(super) struct Part {
     pub(super) kind: String,
     pub(super) name: String,
-    /// What creates it.
+    /// Statement that creates the part.
     pub(super) sql: String,
 }
 
@@ -27,7 +27,7 @@ impl Part {
     }
 }
 
-/// What is wrong with a part.
+/// Problem with a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Amiss {
     Missing,

@@ -1,4 +1,4 @@
-//! What an operation would send back.
+//! Plan of an operation: the letters that it would send back.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
-//! Which rights a statement needs that was refused for want of one.
+//! Rights that a statement needs which was refused for want of one.
 
 use sqlx::error::DatabaseError;
 
 /// The code of a right that is missing.
 pub(super) const RIGHT: &str = "42501";
 
-/// What was refused, what the statement needs where that is known, and what to grant.
+/// Returns what was refused, the rights that the statement needs if they are known, and what to grant.
 pub(super) fn missing(error: &dyn DatabaseError, sql: Option<&str>) -> String {
     let what = error.message();
     let hint = if what.contains("schema") {

@@ -1,4 +1,4 @@
-//! How the tables come to be and how older ones become present ones.
+//! Creation and migration of the tables.
 //!
 //! Each step is taken under one lock and is either taken whole or not at all, so that any number of processes may start
 //! at once and one that died half-way is followed by the next. Steps that only add indexes build them while consumers
@@ -24,7 +24,7 @@ use crate::values::Take as _;
 /// Makes the next version out of the one before. A step that has been released is never edited.
 pub(super) struct Step {
     what: &'static str,
-    /// Whether programs of the version before go on working, while the step is taken and after it.
+    /// True if programs of the version before go on working, during the step and after it.
     is_online: bool,
     pub(super) how: How,
 }
@@ -51,7 +51,7 @@ const MIGRATES: i64 = 0;
 /// The lock of whoever builds indexes, for as long as the server does so.
 const BUILDS: i64 = 1;
 
-/// How often it is asked whether the one who migrates has done.
+/// Pause between two checks whether the migrating process has finished.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn latest() -> i64 {
@@ -84,7 +84,7 @@ async fn exists(conn: &mut PgConnection, table: &str) -> Result<bool> {
     Ok(exists.first(conn, |row| Fields::of(row).flag()).await? == Some(true))
 }
 
-/// That a table of the name is there already.
+/// Error that a table of the name exists already.
 fn others(names: &Names) -> String {
     format!(
         "{} is a table that somebody else made: there is no {} beside it; give the store another schema or table (schema=NAME \
@@ -120,7 +120,7 @@ fn recognise(found: i64) -> Result<()> {
     ))
 }
 
-/// What [`ensure`] would do to tables of this version.
+/// Returns the migration that [`ensure`] would do to tables of this version.
 pub(super) fn migration(found: i64) -> Migration {
     let steps = STEPS
         .iter()

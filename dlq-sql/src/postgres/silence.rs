@@ -1,4 +1,4 @@
-//! How long a call waits for a database that says nothing.
+//! Time limits of calls for a silent database.
 //!
 //! A server that is frozen, or a network that swallows packets, leaves connections open over which nothing comes. TCP
 //! finds that out after many minutes, or never. So every wait for the server is bounded: not the whole call, which may be
@@ -18,15 +18,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::{Again, Fault, Result};
 
-/// How long the server may be silent over what it is given time for: migrating, giving keys to all letters, looking for
-/// damage.
+/// Time for which the server may be silent during long work: migrating, giving keys to all letters, looking for damage.
 const LONG: Duration = Duration::from_secs(6 * 3600);
 
-/// How many times as long as otherwise a statement may take, and the server be silent, where a call is about all letters
-/// that match.
+/// Factor by which a statement may take longer, and the server be silent longer, if a call is about all letters that
+/// match.
 pub(super) const MANY: u32 = 10;
 
-/// How long the server may be silent; `None` means for ever.
+/// Time for which the server may be silent; `None` means for ever.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience(pub(super) Option<Duration>);
 
@@ -82,7 +81,7 @@ fn silent(limit: Duration) -> Fault {
     .with_again(Again::Silent)
 }
 
-/// Whether something has come from the server, and whom to tell.
+/// Record that something has come from the server, and the task to wake.
 #[derive(Debug)]
 struct News {
     is_there: AtomicBool,

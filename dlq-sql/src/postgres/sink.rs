@@ -13,7 +13,7 @@ use crate::columns::{self, BODY, RUN};
 use crate::error::Result;
 use crate::values::{Put as _, Take as _};
 
-/// How many bytes one letter may have. Postgres takes less than 2^30 at once, and some of these are not the letter's.
+/// Maximum number of bytes of a letter. Postgres takes less than 2^30 at once, and some of these are not the letter's.
 pub(super) const LARGEST: usize = 1_000_000_000;
 
 impl PostgresStore {
@@ -63,7 +63,7 @@ impl PostgresStore {
     }
 }
 
-/// By how many kinds these letters are counted.
+/// Returns the number of kinds by which these letters are counted.
 fn kinds(letters: &[&DeadLetter]) -> usize {
     let mut kinds = HashSet::new();
     for letter in letters {

@@ -65,7 +65,7 @@ impl PostgresStore {
     }
 }
 
-/// What a verb came to.
+/// Result of a verb.
 enum Decided<T> {
     /// The answer, and whose letters became due.
     Done(Done<T>, BTreeSet<String>),
@@ -86,7 +86,7 @@ fn is_walk(select: &Select) -> bool {
     matches!(select, Select::Frozen { .. } | Select::Matching { .. } | Select::Open { .. })
 }
 
-/// One atomic step of a verb.
+/// An atomic step of a verb.
 pub(super) struct Step<'c> {
     transaction: Transaction<'c, Postgres>,
     pub(super) store: &'c Inner,

@@ -211,8 +211,8 @@ INSERT INTO {meta} (name, value) VALUES ('version', 1), ('dedup', 0);
     )
 }
 
-/// How many letters there are of each kind, as differences that are added up: who writes letters appends, and waits for
-/// nobody. Triggers append, so that the counts are right whoever writes.
+/// Returns the tables and triggers that count letters of each kind, as differences that are added up: whoever writes
+/// letters appends, and waits for nobody. Triggers append, so that the counts are right whoever writes.
 fn counting(names: &Names) -> String {
     let Names { letters, counts, table, .. } = names;
     let follow = names.own("count");

@@ -1,4 +1,4 @@
-//! What the store finds out about itself.
+//! Facts that the store finds out about itself.
 
 use dlq_core::policy::duration;
 use dlq_core::store::{CheckLimits, Letters as _, Vitals, Waiting};
@@ -112,7 +112,7 @@ async fn rows(conn: &mut PgConnection, table: &str) -> Result<u64> {
     Ok(Query::new(sql).first(conn, |row| Fields::of(row).unsigned()).await?.unwrap_or(0))
 }
 
-/// Whether this process and the database agree about the time.
+/// Checks that this process and the database agree about the time.
 async fn skew(conn: &mut PgConnection, limits: &CheckLimits) -> Result<Option<Finding>> {
     let before = SystemClock.now();
     let there = Query::new("SELECT ").now(None).first(conn, |row| Fields::of(row).time()).await?;

@@ -1,4 +1,4 @@
-//! How a process hears that letters became due through another.
+//! Notifications about letters that became due through another process.
 //!
 //! Whoever makes letters due, or lets an operation go on, says so (`NOTIFY`) once that is committed. Not in the same
 //! transaction: all those of a server that say something are committed one after the other, each with a write to the
@@ -28,23 +28,23 @@ use super::codec::{escape, unescape};
 use super::query::Query;
 use crate::error::Result;
 
-/// Between two attempts to listen: from the first to the longest.
+/// Pauses between two attempts to listen: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
-/// How long the database may take to let it connect.
+/// Time limit for connecting to the database.
 const CONNECTING: Duration = Duration::from_secs(10);
 
-/// How long nothing may be heard, at most, before the connection is tried, and how long that may take.
+/// Maximum time of silence before the connection is tested, and time limit of the test.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// How long it may take until what was said is heard, when that is looked at, and where it is said then.
+/// Time limit for a notification to arrive, in a check of that, and the channel of the check.
 const HEARING: Duration = Duration::from_secs(5);
 const CHECK: &str = "dlq.check";
 
 /// The longest name of a consumer that is said; a longer one is everybody.
 const LONGEST: usize = 1_000;
 
-/// What has been heard, and the task that listens. The task ends with this.
+/// Received notifications, and the task that listens. The task ends with this.
 #[derive(Debug, Default)]
 pub(super) struct Wakes {
     heard: watch::Sender<Heard>,
@@ -70,7 +70,7 @@ impl Heard {
         }
     }
 
-    /// Whether something happened to letters of these after `since`.
+    /// Returns true if something happened to letters of these consumers after `since`.
     fn is_news(&self, consumers: &[String], since: u64) -> bool {
         let last = |consumer: &String| self.last.get(consumer).copied().unwrap_or(0);
         let any = if consumers.is_empty() {
@@ -195,7 +195,7 @@ async fn listen(
 }
 
 impl PostgresStore {
-    /// Whether what is said on one connection is heard on another, and quickly.
+    /// Returns true if a notification on one connection arrives on another, and quickly.
     pub(super) async fn is_heard(&self) -> Result<bool> {
         let limit = self.patience.0.map_or(HEARING, |limit| limit.min(HEARING));
         let mut listener = listener(&self.pool().connect_options(), CHECK, limit).await?;

@@ -1,5 +1,5 @@
-//! What a verb changed is written here, in a few statements. Operations come last, so that whoever finishes other letters
-//! of them waits for no more than that.
+//! Writing of a verb's changes, in a few statements. Operations come last, so that whoever finishes other letters of
+//! them waits for no more than that.
 
 use std::collections::BTreeMap;
 

@@ -135,7 +135,7 @@ impl SqliteStore {
     }
 }
 
-/// What is known of a verb before its transaction begins.
+/// Rows that are known of a verb before its transaction begins.
 #[derive(Debug, Default)]
 struct Known {
     needs: Needs,

@@ -1,4 +1,4 @@
-//! Between our types and SQLite's: integers for times and flags, text for JSON.
+//! Conversion between our types and SQLite's: integers for times and flags, text for JSON.
 
 use dlq_core::{LetterSummary, Timestamp};
 use dlq_letters::Row;

@@ -13,7 +13,7 @@ use crate::error::{During, Result};
 /// The size of a page where SQLite is not told otherwise; the file is measured in these.
 const PAGE: u64 = 4096;
 
-/// How a [`SqliteStore`] is opened.
+/// Builder of a [`SqliteStore`].
 ///
 /// ```
 /// use dlq_sql::sqlite::SqliteStore;

@@ -1,4 +1,4 @@
-//! Whether letters of the same original message are kept as one.
+//! Deduplication: letters of the same original message are kept as a single one.
 
 use dlq_core::LetterId;
 use dlq_core::store::rules::DedupKey;

@@ -1,4 +1,4 @@
-//! How many letters wait to be claimed, and when the next will.
+//! Count of letters that wait to be claimed, and the time at which the next will.
 
 use std::time::Duration;
 

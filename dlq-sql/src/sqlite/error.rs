@@ -1,4 +1,4 @@
-//! What SQLite's errors mean.
+//! Meaning of errors of SQLite.
 
 use dlq_core::StoreErrorKind;
 use rusqlite::ErrorCode;

@@ -63,7 +63,7 @@ impl Query {
     }
 }
 
-/// Whether the filter only asks for what the table of counts knows.
+/// Returns true if the filter only asks for facts that the table of counts has.
 pub(super) fn is_counted(filter: &Filter) -> bool {
     let mut rest = filter.clone();
     rest.subjects.clear();

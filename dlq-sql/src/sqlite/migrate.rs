@@ -25,7 +25,7 @@ impl SqliteBuilder {
         self
     }
 
-    /// What opening would migrate. Only looks: the file is neither created nor changed.
+    /// Returns the migration that opening would do. Only looks: the file is neither created nor changed.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ pub(super) fn refused(found: i64, known: i64, path: Option<&Path>) -> Fault {
 }
 
 impl SqliteBuilder {
-    /// What the tables are called.
+    /// Returns the names of the tables.
     pub(super) fn names(&self) -> Result<Names> {
         Names::new(&self.table).ok_or_else(|| {
             Fault::new(

@@ -108,7 +108,7 @@ pub struct SqliteStore {
     clock: SharedClock,
 }
 
-/// What clones share. The readers are joined before the writer, which closes the file.
+/// State that clones share. The readers are joined before the writer, which closes the file.
 #[derive(Debug)]
 struct Inner {
     readers: Option<Readers>,

@@ -1,4 +1,4 @@
-//! How a connection is opened: what is refused, what is set, which functions SQL may call.
+//! Opening of a connection: refusals, settings, and the functions that SQL may call.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::names::Names;
 use super::{migrate, schema};
 use crate::error::{Fault, Result};
 
-/// Where the letters are.
+/// Place of the letters.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     File { path: PathBuf, create: bool },
@@ -30,13 +30,13 @@ impl Place {
     }
 }
 
-/// How a connection behaves.
+/// Behaviour of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning {
     pub(super) busy_timeout: Duration,
     /// A bound on the file's size, in pages.
     pub(super) max_pages: Option<u32>,
-    /// Whether tables of an older version are migrated.
+    /// True if tables of an older version are migrated.
     pub(super) migrate: bool,
 }
 

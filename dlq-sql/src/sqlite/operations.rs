@@ -51,7 +51,7 @@ pub(super) fn list(conn: &Connection, names: &Names, limit: u32) -> Result<Vec<O
     select(names).push(" ORDER BY seq DESC LIMIT ").bind(limit).all(conn, read_operation)
 }
 
-/// Those that may release letters, oldest first.
+/// Returns the operations that may release letters, oldest first.
 pub(super) fn active(conn: &Connection, names: &Names) -> Result<Vec<Operation>> {
     select(names)
         .push(" WHERE state IN ('canary', 'running') ORDER BY seq")

@@ -15,7 +15,7 @@ const APPLICATION_ID: i64 = 0x646c_7131;
 /// Makes the next version out of the one before.
 struct Step {
     what: &'static str,
-    /// Whether programs of the version before go on working.
+    /// True if programs of the version before go on working.
     is_online: bool,
     sql: fn(&Names) -> String,
 }
@@ -31,7 +31,7 @@ const STEPS: &[Step] = &[
     Step { what: "keep who sends a letter to a broker", is_online: true, sql: version_3 },
 ];
 
-/// What a schema is made of: a table, an index or a view.
+/// Part of a schema: a table, an index or a view.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) kind: String,
@@ -109,7 +109,7 @@ fn climb(
     Ok(())
 }
 
-/// What [`ensure`] would do.
+/// Returns the migration that [`ensure`] would do.
 pub(super) fn migration(conn: &Connection, names: &Names) -> Result<Migration> {
     let found = u32::try_from(version(conn, names)?).ok().filter(|found| *found > 0);
     let steps = STEPS
@@ -149,7 +149,7 @@ pub(super) fn make_again(conn: &Connection, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// What the schema has and this database lacks.
+/// Returns the parts of the schema that this database lacks.
 pub(super) fn missing(conn: &Connection, names: &Names) -> Result<Vec<Part>> {
     let whole = Connection::open_in_memory()?;
     for step in STEPS {

@@ -14,7 +14,7 @@ use super::query::Query;
 use crate::error::Result;
 use crate::values::{Take as _, signed};
 
-/// What was selected.
+/// Result of a selection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) selected: Selected,
@@ -30,7 +30,7 @@ impl Found {
     }
 }
 
-/// What `select` selects at `now`.
+/// Returns the letters that `select` selects at `now`.
 pub(super) fn find(
     conn: &Connection,
     names: &Names,
@@ -80,7 +80,7 @@ pub(super) fn is_long(select: &Select) -> bool {
     rest != Filter::default()
 }
 
-/// What was `seen` a moment ago of a [long](is_long) page, if all of it is still so.
+/// Returns the letters that were `seen` a moment ago of a [long](is_long) page, if they are unchanged.
 pub(super) fn find_again(
     conn: &Connection,
     names: &Names,

@@ -3,7 +3,7 @@ use rusqlite::Connection;
 use super::names::Names;
 use crate::error::Result;
 
-/// One call within a transaction.
+/// A call within a transaction.
 pub(super) struct Unit<'c> {
     conn: &'c Connection,
     names: &'c Names,

@@ -1,4 +1,4 @@
-//! What the store finds out about itself.
+//! Facts that the store finds out about itself.
 
 use dlq_core::store::{CheckLimits, Letters as _, Vitals, Waiting};
 use dlq_core::{Filter, Finding, Severity, StoreError};

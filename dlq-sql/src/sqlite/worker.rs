@@ -17,7 +17,7 @@ use super::open::{self, Place, Tuning};
 use super::unit::Unit;
 use crate::error::{Fault, Result};
 
-/// How many calls share a transaction at most.
+/// Maximum number of calls that share a transaction.
 const GROUP: usize = 256;
 
 /// A call that waits for its turn. May be run more than once: what an earlier run did was rolled back.
@@ -50,7 +50,7 @@ where
     }
 }
 
-/// What a call finds when the thread that should have answered is gone.
+/// Error of a call whose thread has gone.
 fn gone(cause: Option<String>) -> Fault {
     let cause = cause.unwrap_or_else(|| "it panicked".to_owned());
     Fault::new(
@@ -171,7 +171,7 @@ fn write(
     }
 }
 
-/// Why a whole transaction failed.
+/// Reason why a whole transaction failed.
 enum Lost {
     /// It did not begin.
     Begin(Fault),

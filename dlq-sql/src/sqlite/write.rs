@@ -1,4 +1,4 @@
-//! What a verb has changed, written within its transaction.
+//! Writing of a verb's changes within its transaction.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ struct Writer<'r, 'c> {
     conn: &'c Connection,
     names: &'c Names,
     counts: BTreeMap<Kind<'r>, i64>,
-    /// That insert a row, and that change its state, what a run changes, and all of it.
+    /// Statements that insert a row, change its state, change what a run changes, and change all of it.
     statements: [Option<CachedStatement<'c>>; 4],
 }
 

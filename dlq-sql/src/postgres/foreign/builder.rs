@@ -15,10 +15,10 @@ use super::{Field, ForeignColumn, ForeignTable, Meaning, Paging, select};
 use crate::error::{During as _, Fault, Result};
 use crate::values::Take as _;
 
-/// How long the database may take to let it connect.
+/// Time limit for connecting to the database.
 const CONNECTING: Duration = Duration::from_secs(30);
 
-/// How a [`ForeignTable`] is opened.
+/// Builder of a [`ForeignTable`].
 ///
 /// ```no_run
 /// use dlq_sql::postgres::foreign::{Field, ForeignTable};
@@ -194,7 +194,7 @@ impl ForeignBuilder {
         })
     }
 
-    /// What each column is taken for, and the shape by which that is known.
+    /// Returns the meaning of each column, and the shape by which it is known.
     fn columns(&self, found: &Found) -> Result<(Vec<Column>, Option<&'static str>)> {
         let invalid = |detail: String| Fault::new(StoreErrorKind::InvalidConfig, detail);
         let names: Vec<&str> = found.columns.iter().map(|column| &*column.name).collect();
@@ -287,7 +287,7 @@ async fn cluster(conn: &mut PgConnection) -> Result<String> {
     }
 }
 
-/// What an error of the database means to those who read.
+/// Returns the meaning of a database error for readers.
 pub(super) fn refused(error: sqlx::Error) -> Fault {
     let database = error.as_database_error();
     let Some(refusal) = database.filter(|error| error.code().as_deref() == Some("42501")) else {

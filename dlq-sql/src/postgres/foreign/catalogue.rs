@@ -1,4 +1,4 @@
-//! What the database says of a table: its columns, and the key by which its rows are told apart.
+//! Catalogue of a table: its columns, and the key by which its rows are told apart.
 
 use dlq_core::StoreErrorKind;
 use sqlx::PgConnection;
@@ -13,7 +13,7 @@ pub(super) struct Found {
     pub(super) schema: String,
     pub(super) table: String,
     pub(super) columns: Vec<Listed>,
-    /// Which columns are its key, by place; none when it has no key.
+    /// Indices of the key's columns; none without a key.
     pub(super) key: Vec<usize>,
 }
 

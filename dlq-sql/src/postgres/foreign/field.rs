@@ -1,4 +1,4 @@
-//! What columns can say of a letter, and the tables whose columns are known.
+//! Meanings of columns for a letter, and the tables whose columns are known.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +37,7 @@ macro_rules! fields {
 fields! {
     /// The producer's own id of the message.
     Id = "id",
-    /// Where the message was addressed. Where there is none, the event stands for it.
+    /// Address of the message. The event stands in for a missing one.
     Subject = "subject",
     /// The type of the event.
     Event = "event",
@@ -55,15 +55,15 @@ fields! {
     Stacktrace = "stacktrace",
     /// `transient` or `permanent`.
     Class = "class",
-    /// Why the message was given up.
+    /// Reason why the message was given up.
     Reason = "reason",
-    /// Where the letter stands, in a word.
+    /// Status of the letter, in a word.
     Status = "status",
     /// Times it was sent back.
     RetryCount = "retry-count",
     /// When it was to be sent back. Nothing is arranged by it.
     RetryAfter = "retry-after",
-    /// Whose death it was.
+    /// Consumer that gave the message up.
     Consumer = "consumer",
     /// The program that wrote it.
     Service = "service",
@@ -109,7 +109,8 @@ impl Field {
         )
     }
 
-    /// Whether the letter holds it exactly as the row does, so that the row's text need not be kept beside it.
+    /// Returns true if the letter holds the value exactly as the row does, so that the row's text need not be kept
+    /// beside it.
     pub(super) const fn is_exact(self) -> bool {
         !matches!(self, Self::Status | Self::RetryAfter | Self::Class | Self::Reason)
     }
@@ -120,7 +121,7 @@ pub(super) struct Shape {
     pub(super) name: &'static str,
     /// The columns by which it is told.
     told_by: &'static [&'static str],
-    /// What its columns say; the first that is there counts.
+    /// Meanings of its columns; the first that exists counts.
     columns: &'static [(&'static str, Field)],
 }
 
@@ -199,7 +200,7 @@ impl Shape {
         self.columns.iter().copied()
     }
 
-    /// By which columns tables are told.
+    /// Returns the columns by which tables are recognised, in words.
     pub(super) fn known() -> String {
         SHAPES.iter().map(|shape| shape.told_by.join(", ")).collect::<Vec<_>>().join("; or ")
     }

@@ -14,10 +14,10 @@ use sqlx::postgres::PgRow;
 
 use super::{BadRow, Field, ForeignColumn, Meaning, value};
 
-/// How much of one row may be in attributes because nobody knows what it is: lists show them.
+/// Maximum size of unknown columns of a row that become attributes: lists show them.
 const MAX_UNKNOWN: usize = 1 << 20;
 
-/// How a column is asked for.
+/// Form in which a column is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bytes,
@@ -32,22 +32,22 @@ pub(super) struct Column {
     pub(super) kind: Kind,
 }
 
-/// What is the same for every row of a table.
+/// Settings that are the same for every row of a table.
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) cluster: String,
     pub(super) stream: String,
     pub(super) columns: Vec<Column>,
-    /// Which columns tell rows apart. When none, what the row has after its columns does.
+    /// Columns that tell rows apart. Without any, the part of the row after its columns does.
     pub(super) key: Vec<usize>,
     pub(super) consumer: String,
     pub(super) service: Option<String>,
     pub(super) class: ErrorClass,
-    /// By the database's clock.
+    /// Time of opening by the database's clock.
     pub(super) opened_at: Timestamp,
 }
 
-/// How many bytes the values of a row have.
+/// Returns the number of bytes of a row's values.
 pub(super) fn size(record: &PgRow) -> usize {
     (0..record.len()).filter_map(|index| raw(record, index)).map(<[u8]>::len).sum()
 }
@@ -294,7 +294,7 @@ impl<'r> Cells<'r> {
         Ok(())
     }
 
-    /// Which column holds this, and what is in it; `None` for NULL.
+    /// Returns the column with this meaning, and its value; `None` for NULL.
     fn find(&self, field: Field) -> Option<(usize, &'r [u8])> {
         let wanted = Meaning::Field(field);
         let index = self.reader.columns.iter().position(|column| column.shown.meaning == wanted)?;
@@ -347,7 +347,7 @@ impl<'r> Cells<'r> {
     }
 }
 
-/// What the attribute with a column's value is called.
+/// Returns the name of the attribute that has a column's value.
 fn name_of(column: &Column) -> String {
     format!("column.{}", column.shown.name)
 }

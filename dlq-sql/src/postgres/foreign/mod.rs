@@ -110,11 +110,11 @@ pub struct ForeignColumn {
     pub name: String,
     /// Its type, as the database calls it.
     pub type_name: String,
-    /// What it says of a letter.
+    /// Meaning of the column for a letter.
     pub meaning: Meaning,
 }
 
-/// What a column says of a letter.
+/// Meaning of a column for a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Meaning {
@@ -133,7 +133,7 @@ pub enum Meaning {
 pub struct BadRow {
     /// The key of the row: `id=42`.
     pub key: String,
-    /// Which column, what is in it, and what was expected.
+    /// Column, its content, and the expected content.
     pub why: String,
 }
 
@@ -162,7 +162,7 @@ impl ForeignTable {
         &self.reader.stream
     }
 
-    /// Which known table it is; `None` when only the mapping says what its columns mean.
+    /// Returns the name of the known table shape; `None` if only the mapping gives its columns a meaning.
     #[must_use]
     pub fn shape(&self) -> Option<&'static str> {
         self.shape
@@ -180,7 +180,7 @@ impl ForeignTable {
         self.reader.key.iter().map(|&index| &*self.reader.columns[index].shown.name).collect()
     }
 
-    /// How many rows there are. Looks at all of them.
+    /// Returns the number of rows. Reads all of them.
     ///
     /// # Errors
     ///
@@ -226,7 +226,7 @@ impl ForeignTable {
     }
 }
 
-/// How many rows are read at once: as many as are about 8 MiB.
+/// Number of rows that are read at once: as many as are about 8 MiB.
 #[derive(Debug)]
 struct Paging {
     rows: usize,

@@ -18,7 +18,7 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
     is_plain.then_some(at)
 }
 
-/// What a word says of where a letter stands; `None` when it is not known.
+/// Returns the status for a word; `None` if it is unknown.
 pub(super) fn status(word: &str) -> Option<(Status, Option<Resolution>)> {
     let resolved = |resolution| (Status::Resolved, Some(resolution));
     match &*word.trim().to_ascii_lowercase() {
