@@ -37,7 +37,8 @@ fn show(name: &str, time: Duration, count: usize) {
     println!("{name:<44} {:>10.0} letters/s", rate(time, count as u64));
 }
 
-/// What a careful program without us would do: the same bytes in one table, batches in transactions, the same pragmas.
+/// Inserts letters as a careful program without us would: the same bytes in one table, batches in transactions, the
+/// same pragmas.
 fn raw_insert(letters: &[DeadLetter]) -> rusqlite::Result<()> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut connection = rusqlite::Connection::open(folder.path().join("raw.db"))?;

@@ -1,17 +1,17 @@
-//! What processes have computed, as Linux counts it. Elsewhere nothing is known, and nothing shown.
+//! Computing time of processes, as Linux counts it. Elsewhere it is unknown and not shown.
 
 use std::time::Duration;
 
 use crate::measure::rate;
 
-/// What a server and this process have computed so far, where that is known.
+/// Computing time of a server and this process so far, if it is known.
 pub(crate) type Computed = Option<[Duration; 2]>;
 
 pub(crate) fn of_both(server: Option<u32>) -> Computed {
     Some([of(server?)?, of(std::process::id())?])
 }
 
-/// How much time of all processors this process has had since it began.
+/// Returns the processor time of a process since it began.
 fn of(process: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name before may have spaces and brackets.
@@ -24,7 +24,7 @@ fn of(process: u32) -> Option<Duration> {
 pub(crate) struct Run {
     name: String,
     time: Duration,
-    /// Of all rounds, and for how many messages.
+    /// Computing time of all rounds, and the number of messages.
     computed: [Duration; 2],
     messages: usize,
 }
@@ -60,12 +60,12 @@ impl Run {
         }
     }
 
-    /// How fast this was, with `other` as 1.
+    /// Returns the speed relative to `other`.
     pub(crate) fn of(&self, other: &Self) -> f64 {
         other.time.as_secs_f64() / self.time.as_secs_f64()
     }
 
-    /// How fast this could be where the server is the bound, with `other` as 1: whatever the client costs, if it has
+    /// Returns the speed relative to `other` if the server is the bound: whatever the client costs, if it has
     /// processors of its own.
     #[cfg(feature = "nats")]
     pub(crate) fn of_where_the_server_bounds(&self, other: &Self) -> Option<f64> {

@@ -1,5 +1,5 @@
-//! What it costs that a message fails and goes to a retry lane, without a broker: each step alone, and the whole consumer
-//! with a lane that answers later.
+//! Cost of a message that fails and goes to a retry queue, without a broker: each step alone, and the whole consumer
+//! with a queue that answers later.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};

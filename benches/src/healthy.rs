@@ -1,5 +1,5 @@
-//! Whether messages that wait 30 s for a retry slow the others down: the same feed twice, in which a tenth of the
-//! messages succeeds or fails.
+//! Effect of messages that wait 30 s for a retry on the others: the same feed twice, in which a tenth of the messages
+//! succeeds or fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +63,7 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// How long it takes until every healthy message is handled.
+/// Returns the time until every healthy message is handled.
 async fn once(count: u64, fails: bool) -> Result<Duration, Box<dyn std::error::Error>> {
     let broker = MemoryBroker::new().with_stream("work");
     for n in 0..count {

@@ -1,4 +1,4 @@
-//! What it costs, side by side with the bare or raw thing in the same run. Ratios are printed, nothing is asserted.
+//! Costs, side by side with the bare or raw thing in the same run. Ratios are printed, nothing is asserted.
 //!
 //! Run with `cargo run --release -p dlq-benches`; `--short` runs each bench once, small, so that it cannot rot; a name
 //! runs one of them. Without the features `kafka`, `nats`, `postgres` and `redis` (`--no-default-features`) it builds quickly and

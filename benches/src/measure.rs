@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How much is measured.
+/// Size of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     /// Enough to see that it runs.
@@ -12,7 +12,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// One number or the other.
+    /// Picks a number.
     pub(crate) fn pick<T>(self, short: T, full: T) -> T {
         match self {
             Self::Short => short,
@@ -55,7 +55,7 @@ pub(crate) fn nanos_each(time: Duration, count: u64) -> f64 {
     time.as_nanos() as f64 / count.max(1) as f64
 }
 
-/// How many a second.
+/// Returns the number per second.
 pub(crate) fn rate(time: Duration, count: u64) -> f64 {
     count as f64 / time.as_secs_f64().max(1e-9)
 }

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// How much is read at once.
+/// Number of bytes that are read at once.
 const PIECE: usize = 64 * 1024;
 
 /// Listens until it is dropped, on a thread of its own, so that it takes no turns of those who are measured.

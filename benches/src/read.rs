@@ -50,7 +50,7 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// Where the last page begins.
+/// Returns the cursor of the last page.
 async fn cursor_near_the_end(
     store: &SqliteStore,
     count: u64,

@@ -1,4 +1,5 @@
-//! What the layers add to a handler, per successful message: each layer's share, the attribute's, and idempotency's.
+//! Cost that the layers add to a handler, per successful message: each layer's share, the attribute's, and
+//! idempotency's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,7 +54,7 @@ impl Classify for Refused {
     }
 }
 
-/// What every handler does here: it looks at the payload and succeeds.
+/// Handles a message: looks at the payload and succeeds.
 fn look(delivery: &Delivery) -> Result<(), Refused> {
     let length = delivery.message().payload().map_or(0, Bytes::len);
     if black_box(length) == 0 { Err(Refused) } else { Ok(()) }
@@ -268,7 +269,7 @@ fn whole(handler: HandlerStack) -> Trace<Metrics<DeadLetter<HandlerStack>>> {
     TraceLayer::new().layer(MetricsLayer::new().layer(routed))
 }
 
-/// What idempotency asks of a store that has grown, and nothing else.
+/// Claims of idempotency on a store that has grown, and nothing else.
 #[derive(Clone)]
 struct Claims(MemoryIdempotency);
 

@@ -5,7 +5,7 @@ use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{OperationSpec, Schedule};
 use dlq_core::{Cursor, Filter, LetterId, OperationId, Order, Timestamp};
 
-/// How much of a letter is loaded.
+/// Part of a letter that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Depth {
     /// Everything but payload, key, headers and history, which are empty.
@@ -14,7 +14,7 @@ pub enum Depth {
     Whole,
 }
 
-/// What a verb wants loaded before it decides.
+/// Rows that a verb needs before it decides.
 ///
 /// A backend may supply more than is named: the items and the states of operations of letters that it loads, for example,
 /// which nearly every verb asks for next.
@@ -83,7 +83,7 @@ pub enum Select {
     /// Letters that can be claimed now: due, or with a lease that has ended. Ordered by the time since when, then by time of
     /// storing, then by id; passing over.
     Due {
-        /// Which letters.
+        /// Selection of letters.
         filter: Arc<Filter>,
         /// The most letters.
         limit: u64,
@@ -92,7 +92,7 @@ pub enum Select {
     Queued {
         /// The operation.
         operation: OperationId,
-        /// Which letters.
+        /// Selection of letters.
         filter: Arc<Filter>,
         /// The first index.
         from: u64,
@@ -126,7 +126,7 @@ pub enum Select {
     },
     /// Pending letters of no operation that match the specification, in its order.
     Frozen {
-        /// What the operation shall do; its limit is not applied.
+        /// Specification of the operation; its limit is not applied.
         spec: Arc<OperationSpec>,
         /// The letter after which the page begins.
         after: Option<Cursor>,
@@ -147,7 +147,7 @@ pub enum Select {
     },
     /// Letters that match.
     Matching {
-        /// Which letters.
+        /// Selection of letters.
         filter: Arc<Filter>,
         /// Only old letters, if given.
         older: Option<Older>,

@@ -68,7 +68,7 @@ pub struct Lease<'a> {
 pub enum Changed {
     /// State, claim, operation and counts: what happens to a letter while it rests.
     State,
-    /// That, and what a run that failed changes: generation, history, class, cause, fingerprint, error.
+    /// State, and the fields that a failed run changes: generation, history, class, cause, fingerprint, error.
     Run,
     /// Everything: the row was overwritten by a whole letter.
     All,

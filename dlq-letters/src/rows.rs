@@ -55,7 +55,7 @@ struct Pending {
     notes: Vec<Note>,
 }
 
-/// What a verb reads and changes.
+/// Access of a verb: reads and changes.
 impl Rows {
     /// The time of the call, by the store's clock.
     #[must_use]
@@ -473,7 +473,7 @@ impl Rows {
     }
 }
 
-/// What a backend does with rows.
+/// Access of a backend.
 impl Rows {
     /// Rows of a call at `now`, by the store's clock; nothing is known yet.
     #[must_use]

@@ -31,7 +31,7 @@ impl Paths {
         Self { krate: quote!(#krate) }
     }
 
-    /// What only expansions use.
+    /// Returns the path of items that only expansions use.
     pub(crate) fn private(&self) -> TokenStream {
         let krate = &self.krate;
         quote!(#krate::__private)

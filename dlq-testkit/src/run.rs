@@ -1,7 +1,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-/// How long one check may take before it counts as hung.
+/// Time limit of a check before it counts as hung.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Runs one check on a runtime of its own, with two threads, so that what runs side by side really does.

@@ -10,10 +10,10 @@ use crate::{
     Cluster, Error, ErrorKind, Running, Sentinels, Service, kafka, mongo, nats, postgres, redis,
 };
 
-/// How often other ports are tried when somebody else was faster.
+/// Number of times that other ports are tried when somebody else was faster.
 const PORT_ATTEMPTS: u32 = 5;
 
-/// How a server or a cluster is started.
+/// Builder of a server or a cluster.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is started before `start` or `start_cluster`"]
 pub struct Builder {
@@ -26,7 +26,7 @@ pub struct Builder {
     login: Option<Login>,
 }
 
-/// Who may log in.
+/// User who may log in.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) user: String,
@@ -77,12 +77,12 @@ impl Layout {
     }
 }
 
-/// What the recipe of a server is told about one node.
+/// Plan of one node, for the recipe of a server.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) layout: Layout,
     pub(crate) index: usize,
-    /// Of all nodes.
+    /// Ports of all nodes.
     pub(crate) ports: &'a [Ports],
     pub(crate) folder: &'a Path,
     pub(crate) settings: &'a [(String, String)],
@@ -136,7 +136,7 @@ impl Builder {
         self.ours()
     }
 
-    /// What is started: what [`ensure_installed`] would return, of another version. Defaults to installing
+    /// Sets the program to start: what [`ensure_installed`] would return, of another version. Defaults to installing
     /// and starting the usual one.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());

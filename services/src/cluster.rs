@@ -9,7 +9,7 @@ use crate::redis::cluster as redis;
 use crate::running::READY;
 use crate::{Error, ErrorKind, Running, Service, kafka, nats, wire};
 
-/// How long one question to a node may take.
+/// Time limit of a question to a node.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The nodes of a cluster. All are killed when this is dropped; see [`Running`].
@@ -22,7 +22,7 @@ pub struct Cluster {
     absent: BTreeSet<usize>,
 }
 
-/// What one node says about its cluster. Nodes are named by their index.
+/// View of a node on its cluster. Nodes are named by their index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct View {
@@ -51,7 +51,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Where clients find all nodes: their URLs, separated by commas.
+    /// Returns the URLs of all nodes, separated by commas.
     #[must_use]
     pub fn url(&self) -> String {
         self.nodes.iter().map(Running::url).collect::<Vec<_>>().join(",")
@@ -103,7 +103,7 @@ impl Cluster {
         if 2 * self.present().len() > self.nodes.len() { self.await_formed() } else { Ok(()) }
     }
 
-    /// What a node says about the cluster.
+    /// Returns a node's view of the cluster.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-/// What a program may want to know about a server that could not be had.
+/// Kind of failure to provide a server, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -45,7 +45,7 @@ impl Error {
         move |error| Self::new(ErrorKind::System, subject, format!("cannot {what}: {error}"))
     }
 
-    /// What kind of error it is.
+    /// Returns the kind of error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind

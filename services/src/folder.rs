@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, Service};
 
-/// Where installed servers are kept: `$DLQ_SERVICES_CACHE`, else `dlq-services` in the user's cache
-/// folder (`$XDG_CACHE_HOME`, else `$HOME/.cache`), else in the folder for temporary files.
+/// Returns the folder of installed servers: `$DLQ_SERVICES_CACHE`, else `dlq-services` in the user's cache folder
+/// (`$XDG_CACHE_HOME`, else `$HOME/.cache`), else in the folder for temporary files.
 #[must_use]
 pub fn cache() -> PathBuf {
     let variable =

@@ -83,7 +83,7 @@ pub(crate) fn once(
     fs::write(&complete, "").map_err(Error::system(subject, "note that it is installed"))
 }
 
-/// One installation of a kind at a time, across processes. Released when the file is closed.
+/// Locks installations of a kind, across processes. Released when the file is closed.
 fn lock(subject: &'static str, name: &str) -> Result<File, Error> {
     let folder = cache();
     fs::create_dir_all(&folder).map_err(Error::system(subject, "create the cache folder"))?;

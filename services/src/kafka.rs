@@ -14,7 +14,7 @@ pub const KAFKA_VERSION: &str = "4.3.0";
 /// An id as the storage tool wants it: sixteen bytes in base64.
 const CLUSTER_ID: &str = "ZGxxLXNlcnZpY2VzLTAwMQ";
 
-/// How a user may log in besides `PLAIN`.
+/// Mechanisms by which a user may log in besides `PLAIN`.
 const SCRAM: [&str; 2] = ["SCRAM-SHA-256", "SCRAM-SHA-512"];
 
 /// Apache Kafka, each node both broker and controller.
@@ -22,7 +22,7 @@ const SCRAM: [&str; 2] = ["SCRAM-SHA-256", "SCRAM-SHA-512"];
 pub struct Kafka;
 
 impl Kafka {
-    /// How to start one. Settings are lines of its `server.properties`.
+    /// Returns a builder. Settings are lines of its `server.properties`.
     pub fn builder() -> Builder {
         Builder::new(Service::Kafka)
     }
@@ -52,7 +52,7 @@ impl Kafka {
 pub struct KafkaCluster;
 
 impl KafkaCluster {
-    /// How to start one; end with [`Builder::start_cluster`].
+    /// Returns a builder; end with [`Builder::start_cluster`].
     pub fn builder() -> Builder {
         Kafka::builder()
     }

@@ -30,7 +30,7 @@ Environment:
   DLQ_SERVICES_CACHE     where servers are installed
 ";
 
-/// What the command line asks for.
+/// Request of the command line.
 enum Ask {
     Help,
     Env,

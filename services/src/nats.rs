@@ -17,7 +17,7 @@ pub const NATS_VERSION: &str = "2.15.2";
 pub struct Nats;
 
 impl Nats {
-    /// How to start one. Settings are lines of its configuration file, such as `max_payload`.
+    /// Returns a builder. Settings are lines of its configuration file, such as `max_payload`.
     pub fn builder() -> Builder {
         Builder::new(Service::Nats)
     }
@@ -53,7 +53,7 @@ impl Nats {
 pub struct NatsCluster;
 
 impl NatsCluster {
-    /// How to start one; end with [`Builder::start_cluster`].
+    /// Returns a builder; end with [`Builder::start_cluster`].
     pub fn builder() -> Builder {
         Nats::builder()
     }

@@ -12,7 +12,7 @@ use crate::{Builder, Error, ErrorKind, Running, Service};
 pub struct Postgres;
 
 impl Postgres {
-    /// How to start one. Settings are its run-time parameters, such as `max_connections`.
+    /// Returns a builder. Settings are its run-time parameters, such as `max_connections`.
     pub fn builder() -> Builder {
         Builder::new(Service::Postgres)
     }

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use crate::install::{find, user_id};
 use crate::{Error, ErrorKind, Service};
 
-/// How often we look whether something has happened.
+/// Interval of checks whether something has happened.
 pub(crate) const POLL: Duration = Duration::from_millis(20);
 
-/// How to start a server.
+/// Command that starts a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) program: PathBuf,
@@ -59,7 +59,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// Returns true if the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.ended = self.ended || !matches!(self.child.try_wait(), Ok(None));
         self.ended

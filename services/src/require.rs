@@ -6,7 +6,7 @@ use crate::{Cluster, Error, Running, Service, start, start_cluster, tools};
 /// The environment variable that lists the servers without which tests must fail.
 const VARIABLE: &str = "DLQ_TEST_REQUIRE";
 
-/// Why a test was skipped. It has been said on standard error, past the capture of the test runner.
+/// Reason why a test was skipped. It was written to standard error, past the capture of the test runner.
 #[derive(Debug, thiserror::Error)]
 #[error("skipped: {0}")]
 #[must_use = "the test must end here"]

@@ -8,13 +8,13 @@ use crate::port::Ports;
 use crate::process::{Launch, POLL, Process};
 use crate::{Error, ErrorKind, Service, wire};
 
-/// How long a server may take until it answers. It is long because the machine may be busy.
+/// Time limit for a server to answer. It is long because the machine may be busy.
 pub(crate) const READY: Duration = Duration::from_secs(90);
 
-/// How long a server may take to end in good order.
+/// Time limit for a server to end in good order.
 const STOP: Duration = Duration::from_secs(20);
 
-/// How long a ping may take.
+/// Time limit of a ping.
 const PING: Duration = Duration::from_secs(3);
 
 /// A server that answers: ours, or one whose URL was given.
@@ -30,7 +30,7 @@ pub struct Running {
     own: Option<Own>,
 }
 
-/// What we know of a server that we started.
+/// Facts about a server that we started.
 #[derive(Debug)]
 pub(crate) struct Own {
     // Before the data: it must be dead when its folder is removed.
@@ -72,19 +72,19 @@ impl Running {
         Self { service, url: service.local_url(own.ports.client), own: Some(own) }
     }
 
-    /// Which server it is.
+    /// Returns the service.
     #[must_use]
     pub fn service(&self) -> Service {
         self.service
     }
 
-    /// Where clients find it: a URL, or for Kafka `host:port`.
+    /// Returns the address for clients: a URL, or for Kafka `host:port`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Whether we started it, so that it can be killed, paused and restarted.
+    /// Returns true if we started it, so that it can be killed, paused and restarted.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.own.is_some()
@@ -96,8 +96,8 @@ impl Running {
         self.own.as_ref().map(|own| own.process.id())
     }
 
-    /// How often it was started; 0 if it is not ours. A test that kills a server asserts on this,
-    /// since a kill that does not happen makes every result perfect.
+    /// Returns the number of starts; 0 if the server is not ours. A test that kills a server asserts on this, since a
+    /// kill that does not happen makes every result perfect.
     #[must_use]
     pub fn starts(&self) -> u32 {
         self.own.as_ref().map_or(0, |own| own.starts)

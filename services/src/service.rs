@@ -52,7 +52,7 @@ impl Service {
         std::env::var(self.variable()).ok().filter(|url| !url.is_empty())
     }
 
-    /// How to start one: see [`Builder`].
+    /// Returns a builder: see [`Builder`].
     pub fn builder(self) -> Builder {
         Builder::new(self)
     }

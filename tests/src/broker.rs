@@ -66,13 +66,13 @@ impl FileBroker {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// What it notes in, for others to note in as well.
+    /// Returns the journal, for others to note in as well.
     #[must_use]
     pub fn journal(&self) -> Journal {
         self.shared.journal.clone()
     }
 
-    /// Whether every message is acknowledged.
+    /// Returns true if every message is acknowledged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let queue = self.queue();

@@ -1,11 +1,11 @@
 use dlq_tower::core::{Message, Timestamp};
 
-/// How many messages there are.
+/// Number of messages.
 pub const MESSAGES: u64 = 300;
 /// The message that kills the process whenever it is handled.
 pub const KILLER: u64 = 150;
 
-/// What happens to a message.
+/// Fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It succeeds.
@@ -22,7 +22,7 @@ pub enum Kind {
     Kills,
 }
 
-/// What happens to message `n`.
+/// Returns the fate of message `n`.
 #[must_use]
 pub const fn kind(n: u64) -> Kind {
     match (n, n % 10) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A line of a [`Journal`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What happened.
+    /// Event.
     pub what: String,
     /// To which message.
     pub message: u64,
@@ -63,7 +63,7 @@ impl Journal {
     }
 }
 
-/// What ends with the end of a line.
+/// Returns the text up to its last line end.
 fn whole(text: &str) -> &str {
     text.rfind('\n').map_or("", |end| &text[..=end])
 }

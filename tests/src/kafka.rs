@@ -13,16 +13,16 @@ use crate::work::CONSUMER;
 
 /// The topic that it reads.
 pub const TOPIC: &str = "work";
-/// Where messages wait for their next attempt.
+/// Topic of delayed retries.
 pub const RETRIES: &str = "work.tests.work.retry.300ms";
-/// Where the letters are.
+/// Topic of letters.
 pub const LETTERS: &str = "work.dlq";
-/// How many partitions each topic has.
+/// Number of partitions of each topic.
 pub const PARTITIONS: i32 = 6;
 /// After how long a process that says nothing is dead, in milliseconds. The client says something about once a second.
 pub const SESSION: &str = "3000";
 
-/// How long the servers may take for an answer.
+/// Time limit for an answer of the servers.
 const ASKING: Duration = Duration::from_secs(10);
 
 /// The brokers, for a consumer that is killed.
@@ -62,7 +62,7 @@ impl Group {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is left to do, messages and retries: where, and from when to when. `None` when every message is done.
+    /// Returns the messages and retries that are left: topic, partition and offsets. `None` when every message is done.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Group {
         left
     }
 
-    /// Whether nothing of it moves, each member having its partitions; and who they are.
+    /// Returns whether the group is stable, each member having its partitions; and its members.
     ///
     /// # Errors
     ///

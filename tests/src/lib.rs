@@ -1,4 +1,4 @@
-//! What the end-to-end tests and the program that they kill have in common.
+//! Parts that the end-to-end tests share with the programs that they kill.
 
 mod broker;
 mod feed;

@@ -1,4 +1,4 @@
-//! What the consumers on servers are given to do.
+//! Work for the consumers on servers.
 
 use dlq_tower::extract::{Attempt, Json, State};
 use dlq_tower::{Classify, dlq_handler};
@@ -8,7 +8,7 @@ use crate::Journal;
 /// The consumer's name.
 pub const CONSUMER: &str = "tests.work";
 
-/// What happens to a message.
+/// Fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It succeeds.
@@ -21,7 +21,7 @@ pub enum Kind {
     Kills,
 }
 
-/// What happens to message `n`. Every twentieth is poison.
+/// Returns the fate of message `n`. Every twentieth is poison.
 #[must_use]
 pub const fn kind(n: u64) -> Kind {
     match (n, n % 20, n % 50) {
@@ -32,7 +32,7 @@ pub const fn kind(n: u64) -> Kind {
     }
 }
 
-/// Why a message failed.
+/// Error of a message.
 #[derive(Debug, thiserror::Error, Classify)]
 pub enum WorkError {
     /// It may do better later.

@@ -1,6 +1,6 @@
-//! Whether records that wait 30 s in a retry topic slow the others down: a feed of a steady pace, in which a tenth of the
-//! records succeeds or fails. Beside it what the client alone does, when it writes a tenth of the records to another topic
-//! and reads them there: the same broker and the same cores have that much more to do, whoever asks.
+//! Effect of records that wait 30 s in a retry topic on the others: a feed of a steady pace, in which a tenth of the
+//! records succeeds or fails. Beside it the client alone writes a tenth of the records to another topic and reads them
+//! there: the same broker and the same cores have that much more to do, whoever asks.
 //!
 //! A first turn warms the broker up and does not count. The others go to and fro, so that what gets faster or slower with
 //! time does so for both; how far turns of one kind are apart says what a ratio is worth.
@@ -27,7 +27,7 @@ const WAIT: Duration = Duration::from_secs(30);
 const TENTH: &str = "tenth";
 /// For how many seconds the broker is warmed up.
 const WARM: u64 = 10;
-/// How long the healthy ones may take in all, after the last was sent.
+/// Time limit for all healthy records after the last was sent.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -136,7 +136,7 @@ fn introduce(size: Size) -> u64 {
     seconds
 }
 
-/// Whether a tenth fails, turn by turn.
+/// Returns for each turn whether a tenth fails.
 fn turns_of(size: Size) -> &'static [bool] {
     size.pick(&[false, true][..], &[false, true, true, false])
 }
@@ -227,7 +227,7 @@ async fn feed(producer: &FutureProducer, topic: &str, watch: &Watch, seconds: u6
     }
 }
 
-/// How many records are not of the tenth.
+/// Returns the number of records outside of the tenth.
 fn healthy(seconds: u64) -> usize {
     let total = seconds * 1_000 * PACE;
     usize::try_from(total - total / 10).unwrap_or(usize::MAX)

@@ -15,14 +15,14 @@ use futures_util::StreamExt as _;
 use super::Failed;
 use super::raw::{COMMIT, joined, next};
 
-/// What has been received and may not be committed yet.
+/// Records that have been received and may not be committed yet.
 #[derive(Default)]
 struct Tracker {
-    /// How many have gone from the front.
+    /// Number of records that have gone from the front.
     gone: usize,
     /// Offsets, which may have gaps, and whether they have ended.
     open: VecDeque<(i64, bool)>,
-    /// What to commit.
+    /// Offset to commit.
     next: i64,
 }
 
@@ -97,7 +97,7 @@ impl Chance {
     }
 }
 
-/// How long it takes in a loop that polls and has so many records in hand, of which it ends any.
+/// Measures a loop that polls and has so many records in flight, of which it ends any.
 pub(super) fn polled(
     config: ClientConfig,
     topic: &str,

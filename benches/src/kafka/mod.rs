@@ -140,7 +140,7 @@ fn far_or_near(far: bool) -> &'static str {
     if far { "5 ms added to each way" } else { "no way to go" }
 }
 
-/// So many records, unless `DLQ_BENCH_RECORDS` says otherwise.
+/// Returns a number of records, unless `DLQ_BENCH_RECORDS` overrides it.
 fn records(short: usize, full: usize, size: Size) -> usize {
     let asked = std::env::var("DLQ_BENCH_RECORDS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(size.pick(short, full))

@@ -32,7 +32,7 @@ impl Classify for Refused {
     }
 }
 
-/// What becomes of every record.
+/// Fate of every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Success,
@@ -61,7 +61,7 @@ async fn work(delivery: Delivery, State(counting): State<Arc<Counting>>) -> Resu
     }
 }
 
-/// How long it takes to consume so many records, until the last one is settled and the consumer has left its group.
+/// Measures consuming so many records, until the last one is settled and the consumer has left its group.
 pub(super) async fn consume(
     brokers: &Brokers,
     topic: &str,
@@ -100,7 +100,7 @@ pub(super) async fn consume(
     Ok(time)
 }
 
-/// How long it takes to take so many records from the source and to settle them, one in hand, with no stack.
+/// Measures taking so many records from the source and settling them, one in flight, without a stack.
 pub(super) async fn take(
     brokers: &Brokers,
     topic: &str,

@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use super::Failed;
 use super::healthy::Watch;
 
-/// How often offsets are committed, as ours are.
+/// Interval of commits, as ours.
 pub(super) const COMMIT: Duration = Duration::from_millis(100);
 
 struct Positions {
@@ -74,7 +74,7 @@ pub(super) fn next(consumer: &BaseConsumer) -> Result<BorrowedMessage<'_>, Faile
     }
 }
 
-/// How long it takes to consume so many records, one in hand, and to leave the group.
+/// Measures consuming so many records, one in flight, and leaving the group.
 pub(super) fn consume(
     config: ClientConfig,
     topic: &str,
@@ -95,8 +95,8 @@ pub(super) fn consume(
     Ok(start.map(|start| start.elapsed()).unwrap_or_default())
 }
 
-/// How long it takes to write so many records to another topic, with nine headers, to await that this is confirmed, and
-/// to commit only then; so many at once.
+/// Measures writing so many records to another topic, with nine headers, awaiting the confirmation, and committing only
+/// then; so many at once.
 pub(super) async fn forward(
     config: ClientConfig,
     topic: &str,

@@ -1,4 +1,4 @@
-//! How much memory records take that wait for their next attempt.
+//! Memory of records that wait for their next attempt.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
     })
 }
 
-/// What this process has in memory, in MiB; 0 where the system does not say.
+/// Returns the memory of this process in MiB; 0 if the system does not say.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));

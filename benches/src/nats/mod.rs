@@ -33,9 +33,9 @@ const DELAY: Duration = Duration::from_millis(5);
 /// The settings that bound how fast anybody can be.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// How many messages are asked for ahead.
+    /// Number of messages that are fetched ahead.
     prefetch: usize,
-    /// How many are being handled or acknowledged at once.
+    /// Number of messages that are handled or acknowledged at once.
     in_hand: usize,
 }
 
@@ -44,7 +44,7 @@ impl Shape {
     const MORE: Self = Self { prefetch: 256, in_hand: 256 };
     const MOST: Self = Self { prefetch: 1024, in_hand: 1024 };
 
-    /// How many messages the server hands out before it wants to see acknowledgements.
+    /// Returns the number of messages that the server hands out before it wants to see acknowledgements.
     fn unsettled(self) -> u32 {
         u32::try_from((self.prefetch + self.in_hand) * 2).unwrap_or(u32::MAX).max(1024)
     }

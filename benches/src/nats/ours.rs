@@ -33,7 +33,7 @@ impl Classify for Refused {
     }
 }
 
-/// What becomes of every message.
+/// Fate of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Success,
@@ -59,10 +59,10 @@ async fn work(delivery: Delivery, State(counting): State<Counting>) -> Result<()
     }
 }
 
-/// How many calls write letters at once unless told otherwise.
+/// Default number of calls that write letters at once.
 pub(super) const WRITERS: usize = 2;
 
-/// How long it takes to consume so many messages, until the last one is settled and the consumer has ended.
+/// Measures consuming so many messages, until the last one is settled and the consumer has ended.
 pub(super) async fn consume(
     client: &Client,
     durable: &str,

@@ -12,18 +12,18 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::{Failed, STREAM, SUBJECT, Shape};
 
-/// How messages are acknowledged.
+/// Way of acknowledging messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ack {
-    /// By a word that may be lost.
+    /// A message that may be lost acknowledges.
     Unconfirmed,
-    /// By the client's `double_ack`.
+    /// The client's `double_ack` acknowledges.
     Confirmed,
     /// The same by the client's `request`, which needs no subscription for each.
     Requested,
 }
 
-/// How long it takes to consume so many messages.
+/// Measures consuming so many messages.
 pub(super) async fn consume(
     client: &Client,
     name: &str,
@@ -63,8 +63,8 @@ pub(super) async fn consume(
     Ok(start.elapsed())
 }
 
-/// How long it takes to write each message to the stream of letters, with headers as ours are, to await that this is
-/// confirmed, and then to acknowledge the message and await that, too.
+/// Measures writing each message to the stream of letters, with headers as ours are, awaiting the confirmation, then
+/// acknowledging the message and awaiting that, too.
 pub(super) async fn bury(
     client: &Client,
     name: &str,
@@ -92,7 +92,7 @@ pub(super) async fn bury(
     Ok(start.elapsed())
 }
 
-/// How long it takes to read the stream of letters from its beginning, as many at once as we ask for.
+/// Measures reading the stream of letters from its beginning, as many at once as we ask for.
 pub(super) async fn read_letters(client: &Client, count: usize) -> Result<Duration, Failed> {
     let start = Instant::now();
     let config = pull::Config {

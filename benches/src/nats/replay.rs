@@ -43,7 +43,7 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
     })
 }
 
-/// How long it takes to read the letters, and then to send them. The origin is empty, and there is no ledger.
+/// Measures reading the letters, and then sending them. The origin is empty, and there is no ledger.
 async fn once(bench: &mut Bench, count: usize) -> Result<(Duration, Duration), Failed> {
     bench.empty().await?;
     let client = bench.client(false).clone();
@@ -69,7 +69,7 @@ async fn once(bench: &mut Bench, count: usize) -> Result<(Duration, Duration), F
     Ok((read, sent))
 }
 
-/// How long it takes to publish messages with headers as those have that were sent last.
+/// Measures publishing messages with headers as those that were sent last.
 async fn raw_once(bench: &mut Bench, count: usize) -> Result<Duration, Failed> {
     let context = jetstream::new(bench.client(false).clone());
     let stream = context.get_stream(STREAM).await?;

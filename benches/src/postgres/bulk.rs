@@ -1,4 +1,4 @@
-//! What operators do to very many letters at once, and what consumers do in an operation of them.
+//! Bulk work of operators on very many letters, and of consumers in an operation of them.
 
 use std::time::{Duration, Instant};
 

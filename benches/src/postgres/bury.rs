@@ -14,7 +14,7 @@ use super::{Bench, Failed, show, timed, with_server};
 use crate::letters::letter;
 use crate::measure::Size;
 
-/// How many letters one put has.
+/// Number of letters of one put.
 const AT_ONCE: usize = 1_000;
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {

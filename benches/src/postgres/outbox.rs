@@ -78,7 +78,7 @@ fn letters(count: u64, subject: &str, origin: impl Fn(u64) -> Origin) -> Vec<Dea
     (0..count).map(letter).collect()
 }
 
-/// How long it takes to send all of these letters to their origin.
+/// Measures sending all of these letters to their origin.
 async fn send(
     bench: &mut Bench,
     letters: Vec<DeadLetter>,

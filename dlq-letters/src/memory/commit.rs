@@ -1,4 +1,4 @@
-//! What is written for a verb.
+//! Writing of a verb's changes.
 
 use dlq_core::Timestamp;
 

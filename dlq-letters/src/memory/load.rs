@@ -1,4 +1,4 @@
-//! What is loaded for a verb.
+//! Loading of the rows that a verb needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::campaign::Campaign;
 use super::world::{Place, World, head};
 use crate::{Alias, Depth, Needs, Older, Row, Rows, Select, Selected};
 
-/// What was looked at, and in which version.
+/// Letters that were read, and their versions.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) letters: BTreeMap<LetterId, Option<i64>>,

@@ -7,7 +7,7 @@ use super::world::{Place, World};
 use crate::Row;
 
 impl World {
-    /// What is known of the store without looking for it; the counts look at every letter here.
+    /// Returns the facts that the store knows without a search; the counts look at every letter here.
     pub(super) fn vitals(&self, now: Timestamp) -> Vitals {
         let stats = reading::stats(self.matching(&Filter::new()));
         let mut vitals = Vitals::new(now);
@@ -47,7 +47,7 @@ impl World {
         found.into_values().collect()
     }
 
-    /// Those of these lines that have waited longest for somebody to claim them.
+    /// Returns those of these rows that have waited longest to be claimed.
     fn waiting<'w>(
         &'w self,
         lines: impl IntoIterator<Item = &'w BTreeSet<Place>>,

@@ -20,7 +20,7 @@ pub(crate) struct Seen {
     updated_at: Timestamp,
 }
 
-/// What a look at a page of letters found.
+/// Result of a look at a page of letters.
 #[derive(Debug)]
 pub(crate) struct Surveyed {
     /// Number of letters of the page.

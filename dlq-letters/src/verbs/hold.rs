@@ -1,4 +1,4 @@
-//! What holders of claims do: they extend them, and end them.
+//! Verbs for holders of claims: extend and finish.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ pub(crate) struct RunSchedule {
     pub(crate) is_more: bool,
 }
 
-/// What came of a look at the schedule.
+/// Result of a look at the schedule.
 #[derive(Debug)]
 pub(crate) enum Scheduled {
     /// It is not time yet.

@@ -1,4 +1,4 @@
-//! What operators and janitors do: they mark, delete and edit letters.
+//! Verbs for operators and maintenance: mark, delete and edit.
 
 use std::sync::Arc;
 

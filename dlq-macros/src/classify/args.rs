@@ -10,7 +10,7 @@ use crate::tokens::{fill, list, ungrouped, words};
 
 const WORDS: &[&str] = &["transient", "permanent", "transparent", "retry_after", "group", "crate"];
 
-/// How long to wait.
+/// Time to wait.
 pub(super) enum RetryAfter {
     /// This long.
     Fixed(DurationText),

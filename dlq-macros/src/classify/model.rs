@@ -11,7 +11,7 @@ use crate::errors::Errors;
 pub(super) struct Model {
     pub(super) name: Ident,
     pub(super) generics: Generics,
-    /// What holds for cases that say nothing.
+    /// Arguments of cases without their own.
     pub(super) args: Args,
     pub(super) is_enum: bool,
     pub(super) cases: Vec<Case>,
@@ -20,7 +20,7 @@ pub(super) struct Model {
 /// A variant, or the whole struct.
 pub(super) struct Case {
     pub(super) name: Ident,
-    /// How it is written in a pattern.
+    /// Path as a pattern writes it.
     pub(super) path: TokenStream,
     pub(super) fields: Fields,
     pub(super) args: Args,
@@ -55,7 +55,7 @@ impl Model {
         Some(Self { name, generics, args, is_enum, cases })
     }
 
-    /// What holds for `case`: its own words, else those of the type.
+    /// Returns the arguments of `case`: its own, else those of the type.
     pub(super) fn class_of<'a>(&'a self, case: &'a Case) -> &'a Args {
         if case.args.class.is_none() && case.args.retry_after.is_none() {
             &self.args

@@ -47,7 +47,7 @@ impl<T: std::str::FromStr<Err: std::fmt::Display>> Parse for Number<T> {
     }
 }
 
-/// What a panic means.
+/// Meaning of a panic.
 #[derive(Clone)]
 pub(super) struct Panic {
     pub(super) word: Ident,
@@ -107,7 +107,7 @@ impl Parse for KeyClosure {
     }
 }
 
-/// How errors are judged.
+/// Classifier of errors.
 pub(super) struct Judge(pub(super) Expr);
 
 impl Parse for Judge {

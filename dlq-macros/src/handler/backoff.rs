@@ -10,7 +10,7 @@ use crate::duration::DurationText;
 use crate::paths::Paths;
 use crate::tokens::{fill, whole, words};
 
-/// Which delays.
+/// Kind of delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Constant,
@@ -74,7 +74,7 @@ impl Parse for Factor {
     }
 }
 
-/// How long to wait after each attempt.
+/// Delays after each attempt.
 pub(super) struct Backoff {
     pub(super) name: Ident,
     pub(super) kind: Kind,

@@ -1,4 +1,4 @@
-//! What is emitted beside mistakes: the user's own code, so that no errors merely follow.
+//! Output beside mistakes: the user's own code, so that no errors merely follow.
 
 use proc_macro2::TokenStream;
 use quote::quote;

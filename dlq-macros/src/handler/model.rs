@@ -12,10 +12,10 @@ use syn::{
 use crate::errors::Errors;
 use crate::tokens::ungrouped_type;
 
-/// How many extractors a handler takes at most.
+/// Maximum number of extractors of a handler.
 const MAX_ARGUMENTS: usize = 12;
 
-/// What the expansion needs to know of a function that can be a handler.
+/// Facts that the expansion needs about a function that can be a handler.
 pub(super) struct Model {
     pub(super) visibility: Visibility,
     pub(super) name: Ident,

@@ -8,11 +8,11 @@ use syn::{Block, Expr, ExprClosure, Ident, Pat, PatIdent, Result, Token};
 
 use crate::errors::Errors;
 
-/// Which errors are permanent.
+/// Selection of permanent errors.
 pub(super) enum Terminal {
-    /// Those for which it is true.
+    /// Errors for which the closure is true.
     Closure(ExprClosure),
-    /// Those that fit.
+    /// Errors that match.
     Pattern {
         /// The pattern.
         pattern: Pat,

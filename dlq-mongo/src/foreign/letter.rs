@@ -26,7 +26,7 @@ pub(super) struct Reader {
     pub(super) consumer: String,
     pub(super) service: Option<String>,
     pub(super) class: ErrorClass,
-    /// By the server's clock.
+    /// Time of opening by the server's clock.
     pub(super) opened_at: Timestamp,
     pub(super) skipped: Vec<String>,
 }

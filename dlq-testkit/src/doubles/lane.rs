@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dlq_core::{Escalation, History, RetryLane, StoreError, Timestamp};
 
-/// What is wrong with a [`FaultyLane`].
+/// Defect of a [`FaultyLane`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LaneFault {

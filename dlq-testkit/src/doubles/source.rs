@@ -5,13 +5,13 @@ use std::time::Duration;
 use dlq_core::{Capabilities, Delivery, Recipients, Source, TransportError};
 use tokio::time::timeout;
 
-/// What is wrong with a [`FaultySource`].
+/// Defect of a [`FaultySource`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceFault {
     /// A message that arrives while `next` is being dropped stays in nobody's hands until its lease ends.
     LosesWhenDropped,
-    /// What was fetched is not given back when the source is closed.
+    /// Fetched messages are not given back when the source is closed.
     KeepsWhenClosed,
     /// Two messages change places.
     Reorders,

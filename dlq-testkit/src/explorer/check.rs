@@ -1,4 +1,4 @@
-//! What has to be true when everything has come to rest.
+//! Conditions that have to hold when everything has come to rest.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) fn check_without_store(world: &World) {
     kept(world);
 }
 
-/// What holds in every world.
+/// Checks the conditions that hold in every world.
 fn kept(world: &World) {
     let repeats = world.gate.repeats() + world.kills();
     let rows = world.rows();
@@ -157,8 +157,9 @@ fn ended(world: &World, index: usize, story: &Story, letter: Option<&DeadLetter>
     ));
 }
 
-/// What a message that is recorded already leaves with its key when it runs once more, because the broker has not heard or
-/// a process stood still, may find nobody any more who lets it start over: one attempt or one crash for each such run.
+/// Returns true if a death may inherit counts. A recorded message that runs once more, because the broker has not heard
+/// or a process stood still, leaves counts with its key, which nobody may reset any more: one attempt or one crash for
+/// each such run.
 fn inherits(world: &World, index: usize, story: &Story, found: Option<(Status, Reason)>) -> bool {
     let again = world.ran_again(index);
     let policy = &world.scenario.policy;

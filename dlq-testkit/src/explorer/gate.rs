@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::plan::{Fault, Plan};
 use super::world::World;
 
-/// How long a call takes that hangs: longer than any lease.
+/// Duration of a call that hangs: longer than any lease.
 const LONG: Duration = Duration::from_secs(40);
 
-/// How long a frozen process stands still.
+/// Duration for which a frozen process stands still.
 const FROZEN: Duration = Duration::from_secs(100);
 
 /// Past so many steps a case is taken to run for ever.
@@ -65,19 +65,19 @@ impl Gate {
         Self { plan, log: Mutex::default(), lost: Mutex::default(), stepped: Notify::new() }
     }
 
-    /// What each step was, in order.
+    /// Returns the name of each step, in order.
     pub(super) fn log(&self) -> MutexGuard<'_, Vec<&'static str>> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many faults of the plan have happened.
+    /// Returns the number of faults of the plan that have happened.
     pub(super) fn faults_met(&self) -> usize {
         let steps = self.log().len();
         self.plan.faults().iter().filter(|(step, _)| *step as usize <= steps).count()
     }
 
-    /// How often a message may have been handled again because of the faults that have happened. A process that stands
-    /// still may have a run of it under way, be handed it once more, and have left a record of it behind.
+    /// Returns the number of repeats that the faults so far allow. A process that stands still may have a run under
+    /// way, receive the message once more, and have left a record of it behind.
     pub(super) fn repeats(&self) -> usize {
         let steps = self.log().len();
         let met = self.plan.faults().iter().filter(|(step, _)| *step as usize <= steps);
@@ -110,7 +110,7 @@ impl Gate {
     }
 }
 
-/// One life of the program under test. When it has died, no call that it makes has an effect or returns.
+/// A life of the program under test. After its death, no call that it makes has an effect or returns.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) world: Arc<World>,
@@ -261,7 +261,7 @@ impl Process {
     }
 }
 
-/// Why a message that arrived is not yielded.
+/// Reason why a message that arrived is not yielded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrival {
     /// The process has died.

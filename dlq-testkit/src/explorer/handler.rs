@@ -13,10 +13,10 @@ use super::idempotency::SteppedIdempotency;
 use super::scenario::Act;
 use super::world::CONSUMER;
 
-/// How long a late success takes: longer than any lease.
+/// Duration of a late success: longer than any lease.
 const LATE: Duration = Duration::from_secs(50);
 
-/// Why a run did not succeed.
+/// Error of a run.
 #[derive(Debug)]
 struct Refusal(ErrorClass);
 

@@ -15,13 +15,13 @@ use super::world::CONSUMER;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forgery {
-    /// Those of a replay of the message with this number, as a handler copies them onto a message of its own.
+    /// Headers of a replay of the message with this number, as a handler copies them onto a message of its own.
     Copied(u32),
     /// The same, and tied to the bytes of the forger: it claims to be the other message.
     Claimed {
         /// Number of the other message.
         number: u32,
-        /// How often that is said to have died.
+        /// Number of deaths that the headers claim.
         generation: u32,
     },
     /// A birth in a stream that is none of the broker's, under an identity that fits it.
@@ -65,7 +65,7 @@ fn letter(message: Message, origin: Origin, generation: u32, at: Timestamp) -> D
     }
 }
 
-/// Where the message with this number was born.
+/// Returns the origin of the message with this number.
 pub(super) fn birth(number: u32) -> Origin {
     Origin::new("memory", "stories", Position::Offset(number.into()))
 }

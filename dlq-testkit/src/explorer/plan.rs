@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use dlq_core::StoreErrorKind;
 
-/// What goes wrong at one step.
+/// Fault at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
@@ -67,7 +67,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Which faults happen at which steps. Its text form is `7:error,12:crash-after`; that of no faults is `none`.
+/// Faults by step. The text form is `7:error,12:crash-after`; without faults it is `none`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Plan(Vec<(u32, Fault)>);
 
@@ -93,7 +93,7 @@ impl Plan {
         &self.0
     }
 
-    /// Whether the messages stay with one process all the time.
+    /// Returns true if the messages stay with one process all the time.
     pub(super) fn keeps_the_process(&self) -> bool {
         self.0.iter().all(|(_, fault)| {
             matches!(fault, Fault::Error | Fault::Hang | Fault::Unheard | Fault::Slow)
@@ -106,7 +106,7 @@ impl Plan {
         self.0.iter().any(|(_, fault)| is_long(fault))
     }
 
-    /// Whether the process dies.
+    /// Returns true if the process dies.
     pub(super) fn is_deadly(&self) -> bool {
         let kills = |fault: &Fault| matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
         self.0.iter().any(|(_, fault)| kills(fault))
@@ -122,7 +122,7 @@ impl Plan {
         })
     }
 
-    /// What goes wrong at `step`.
+    /// Returns the fault at `step`.
     pub(super) fn at(&self, step: u32) -> Option<Fault> {
         self.0.iter().find(|(at, _)| *at == step).map(|(_, fault)| *fault)
     }

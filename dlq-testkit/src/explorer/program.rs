@@ -13,11 +13,11 @@ use super::scenario::Record;
 use super::store::{SteppedSink, SteppedStore};
 use super::transport::{SteppedLane, SteppedSource};
 
-/// What a program is made of in one of its lives.
+/// Parts of a program in one of its lives.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Parts {
-    /// Where messages come from.
+    /// Source of messages.
     pub source: SteppedSource,
     /// The handler with its policy.
     pub handler: HandlerStack,
@@ -29,7 +29,7 @@ pub struct Parts {
     pub feed: Option<SteppedSink>,
     /// The broker's retry lane.
     pub lane: SteppedLane,
-    /// Which of these is to be used.
+    /// Place for letters and retry records that is to be used.
     pub record: Record,
     /// The automatic schedule.
     pub schedule: Option<Schedule>,
@@ -37,11 +37,11 @@ pub struct Parts {
     pub clock: SharedClock,
     /// Is cancelled when the program is to end orderly.
     pub stop: CancellationToken,
-    /// Where the program says how it is.
+    /// Health that the program reports.
     pub health: Pulse,
 }
 
-/// Where a program says whether it is well, if it can.
+/// Health report of a program, if it can give one.
 #[derive(Clone, Default)]
 pub struct Pulse(Arc<Mutex<Option<IsWell>>>);
 

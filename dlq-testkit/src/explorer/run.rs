@@ -15,23 +15,23 @@ use super::store::{SteppedSink, SteppedStore};
 use super::transport::{SteppedLane, SteppedSource};
 use super::world::{CONSUMER, World};
 
-/// How long a world may take to come to rest.
+/// Maximum time for a world to come to rest.
 const HORIZON: Duration = Duration::from_secs(48 * 3600);
-/// How often a process may die or stop in one case.
+/// Maximum number of times that a process may die or stop in one case.
 const MOST_LIVES: usize = 40;
-/// How long a world has to be at rest, so that calls which come after the last settlement are steps as well.
+/// Time for which a world has to be at rest, so that calls after the last settlement are steps as well.
 const STILL: Duration = Duration::from_secs(2);
 
-/// How long a world is watched after its store is gone for good, and the last process after it was started: longer than any
-/// lease, pause and standstill.
+/// Time for which a world is watched after its store is gone for good, and the last process after it was started:
+/// longer than any lease, pause and standstill.
 const BEREFT: Duration = Duration::from_secs(200);
 
-/// What came of one case.
+/// Result of a case.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    /// What each step was.
+    /// Name of each step.
     pub(super) steps: Vec<&'static str>,
-    /// Whether every fault of the plan has happened.
+    /// True if every fault of the plan has happened.
     pub(super) met: bool,
     pub(super) violations: Vec<String>,
 }
@@ -64,7 +64,7 @@ pub(super) fn run(
     })
 }
 
-/// How one life of the program ended.
+/// End of a life of the program.
 enum End {
     Died,
     Froze,

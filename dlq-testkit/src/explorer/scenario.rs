@@ -6,7 +6,7 @@ use dlq_core::{Message, Reason};
 
 use super::headers::Forgery;
 
-/// What a run of the handler does.
+/// Behaviour of a run of the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Act {
@@ -26,15 +26,15 @@ pub enum Act {
     KillLater,
 }
 
-/// How a message ends, whatever goes wrong on the way.
+/// Ending of a message, whatever goes wrong on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
     /// Its handler succeeds, and no letter is left open.
     Handled,
-    /// One letter is left, with this reason.
+    /// A letter is left, with this reason.
     Dead(Reason),
-    /// One letter is left, set aside with this reason.
+    /// A letter is left, quarantined with this reason.
     Quarantined(Reason),
     /// A single letter is left, with this reason, unless a fault made the handler run once more and it succeeded: no letter is left
     /// open then.
@@ -108,7 +108,7 @@ impl Story {
         self
     }
 
-    /// What the handler does at run `index`, counted from 0 within the generation.
+    /// Returns the behaviour of the handler at run `index`, counted from 0 within the generation.
     pub(super) fn act(&self, generation: u32, index: usize) -> Act {
         let life = usize::try_from(generation).unwrap_or(usize::MAX).min(self.lives.len() - 1);
         let acts = &self.lives[life];
@@ -116,7 +116,7 @@ impl Story {
     }
 }
 
-/// Where letters and retry records are kept.
+/// Place of letters and retry records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Record {
@@ -128,13 +128,13 @@ pub enum Record {
     Stream,
 }
 
-/// What an operator does when everything has come to rest.
+/// Action of an operator when everything has come to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
     /// Sends every pending letter back.
     Replay {
-        /// How many go first.
+        /// Number of letters that go first.
         canary: Option<u32>,
         /// After how many replays a letter is set aside; 0 for never.
         max_replays: u32,

@@ -11,7 +11,7 @@ use super::scenario::Scenario;
 /// After so many findings a scenario is explored no further: it is broken, and more of the same helps nobody.
 const ENOUGH: usize = 25;
 
-/// How many pairs of faults are tried.
+/// Number of pairs of faults that are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Depth {
@@ -124,7 +124,7 @@ impl Explorer {
     }
 }
 
-/// So many of them, evenly over all.
+/// Picks a number of plans, evenly over all.
 fn spread(plans: &[Plan], wanted: usize) -> impl Iterator<Item = &Plan> {
     (0..wanted).map(move |index| &plans[index * plans.len() / wanted])
 }
@@ -146,7 +146,7 @@ fn further(plan: &Plan, steps: &[&'static str]) -> Vec<(Plan, &'static str)> {
     plans
 }
 
-/// Whether a fault means something at a step of this kind.
+/// Returns true if a fault means something at a step of this kind.
 fn applies(fault: Fault, what: &str) -> bool {
     match (what, fault) {
         // Arriving is one instant: after it is before what comes next.
@@ -161,30 +161,30 @@ fn applies(fault: Fault, what: &str) -> bool {
 /// A case in which a guarantee was broken.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What was to go wrong.
+    /// Plan of faults.
     pub plan: Plan,
-    /// What was found.
+    /// Violations that were found.
     pub violations: Vec<String>,
-    /// What each step was.
+    /// Name of each step.
     pub steps: Vec<&'static str>,
 }
 
-/// What exploring a scenario came to.
+/// Result of exploring a scenario.
 #[derive(Clone, Debug)]
 #[must_use]
 #[non_exhaustive]
 pub struct Report {
     /// The scenario.
     pub scenario: &'static str,
-    /// How many steps it has when nothing goes wrong.
+    /// Number of steps without faults.
     pub steps: usize,
     /// Cases that were run, and in which every fault of the plan happened.
     pub cases: usize,
-    /// How many of these had one fault or none.
+    /// Number of cases with one fault or none.
     pub singles: usize,
     /// In how many of these the process died: distinct crash points.
     pub deaths: usize,
-    /// How many pairs of faults there are.
+    /// Number of pairs of faults.
     pub pairs: usize,
     /// Cases in which a guarantee was broken.
     pub findings: Vec<Finding>,

@@ -93,7 +93,7 @@ impl SteppedStore {
         }
     }
 
-    /// What [`Flaw::IgnoresFence`] is: a death is recorded whoever has the letter now.
+    /// Records a death whoever has the letter now: [`Flaw::IgnoresFence`].
     async fn force(&self, finish: Finish) -> Result<Finished, StoreError> {
         let Finish::Dead(mut letter) = finish else { return Ok(Finished::Stale) };
         if let Some(there) = self.inner.get(letter.id).await? {
@@ -220,7 +220,7 @@ impl Letters for SteppedStore {
     }
 }
 
-/// What consumers do not call is passed on as it is.
+/// Passes on calls that consumers do not make.
 macro_rules! passed_on {
     ($trait:ident: $($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)+) => {
         impl $trait for SteppedStore {

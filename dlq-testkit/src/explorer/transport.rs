@@ -95,7 +95,7 @@ pub struct SteppedSettle {
 }
 
 impl SteppedSettle {
-    /// What [`Flaw::AcknowledgesOnReceipt`] is.
+    /// Acknowledges a message on receipt: [`Flaw::AcknowledgesOnReceipt`].
     async fn acknowledge(&mut self) -> Result<(), TransportError> {
         if let Some(inner) = self.inner.take() {
             inner.settle(Disposition::Succeeded).await?;

@@ -1,4 +1,4 @@
-//! What outlives a process: broker, store, idempotency, and the account of what handlers really did.
+//! State that outlives a process: broker, store, idempotency, and the account of what handlers really did.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -26,7 +26,7 @@ use super::scenario::{Act, Ending, Order, Record, Scenario, Story};
 /// The consumer under test, and its group.
 pub(super) const CONSUMER: &str = "explored";
 
-/// One run of a handler.
+/// A run of a handler.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) generation: u32,
@@ -54,12 +54,12 @@ pub(super) struct World {
 
 #[derive(Debug, Default)]
 struct Tally {
-    /// By story, of those that were published.
+    /// Ids of published messages, by story.
     ids: Vec<LetterId>,
-    /// By story.
+    /// Runs by story.
     runs: Vec<Vec<Run>>,
     succeeded: HashSet<String>,
-    /// How often each message was given back.
+    /// Number of times that each message was given back.
     given_back: HashMap<Position, u32>,
     orders: usize,
     /// The sink takes what it refused.
@@ -71,13 +71,13 @@ struct Tally {
     published_at: Vec<Timestamp>,
     handled: HashMap<usize, Instant>,
     kills: usize,
-    /// By key.
+    /// Number of additional runs, by key.
     ran_again: HashMap<String, usize>,
     frozen_until: Option<Instant>,
     violations: Vec<String>,
 }
 
-/// Where a story stands at the broker.
+/// Returns the position of a story at the broker.
 fn position(story: usize) -> Position {
     Position::Offset(story as u64 + 1)
 }
@@ -178,8 +178,8 @@ impl World {
         self.tally().runs[story].clone()
     }
 
-    /// How many runs of a generation were made for the key of a story. Attempts count by key: messages that share one
-    /// are the same to an idempotency store.
+    /// Returns the number of runs of a generation for the key of a story. Attempts count by key: messages that share
+    /// one are the same to an idempotency store.
     pub(super) fn made(&self, story: usize, generation: u32) -> usize {
         let stories = &self.scenario.stories;
         let tally = self.tally();
@@ -187,12 +187,12 @@ impl World {
         same_key.flat_map(|(_, runs)| runs).filter(|run| run.generation == generation).count()
     }
 
-    /// How often a story took the process with it.
+    /// Returns the number of times that a story took the process with it.
     pub(super) fn kills(&self) -> usize {
         self.tally().kills
     }
 
-    /// How often messages with the key of this one that were recorded already were run once more from the broker.
+    /// Returns the number of times that recorded messages with the key of this one ran once more from the broker.
     pub(super) fn ran_again(&self, story: usize) -> usize {
         self.tally().ran_again.get(&self.scenario.stories[story].key).copied().unwrap_or(0)
     }
@@ -318,7 +318,7 @@ impl World {
         *self.tally().given_back.entry(position).or_default() += 1;
     }
 
-    /// How often it was.
+    /// Returns the number of times that the message was given back.
     pub(super) fn given_back(&self, position: Position) -> u32 {
         self.tally().given_back.get(&position).copied().unwrap_or(0)
     }
@@ -334,7 +334,8 @@ impl World {
         self.tally().frozen_until
     }
 
-    /// Whether a process ever stood still. Between its last word with the store and its run any time may have passed.
+    /// Returns true if a process ever stood still. Between its last call to the store and its run any time may have
+    /// passed.
     fn has_frozen(&self) -> bool {
         self.thaws().is_some()
     }
@@ -418,7 +419,7 @@ impl World {
         is_restless
     }
 
-    /// Whether nothing will happen any more by itself.
+    /// Returns true if nothing will happen any more by itself.
     pub(super) fn is_at_rest(&self) -> bool {
         let waits = self.refused().and_then(|story| self.id(story));
         let unsettled = self.broker.unsettled_messages(CONSUMER);

@@ -21,9 +21,9 @@ pub enum Fault {
     LosesEveryNth(u64),
     /// Deaths of a known letter are taken for the one that is known.
     HidesNewDeaths,
-    /// Whoever has ever claimed a letter may end the claim that somebody else has.
+    /// Any former owner of a claim may end the claim of another.
     ForgetsFences,
-    /// What one has claimed is handed to the next one too.
+    /// A claimed letter is handed to the next claimer too.
     HandsOutTwice,
     /// Letters with a NUL in payload or error are refused.
     RefusesNul,

@@ -118,7 +118,7 @@ pub async fn a_death_starts_the_counts_over<F: Fixture>(check: Check<F>) {
     assert_eq!(attempts, 1);
 }
 
-/// What an outage has failed is taken back, and nothing that was there before it (G10).
+/// Attempts that an outage has failed are taken back, and nothing that was there before it (G10).
 pub async fn attempts_of_an_outage_are_taken_back<F: Fixture>(check: Check<F>) {
     check.take_briefly("a").await;
     check.outlast_leases().await;
@@ -214,7 +214,7 @@ pub async fn any_bytes_are_a_key<F: Fixture>(check: Check<F>) {
     }
 }
 
-/// Of many that claim a key at once one gets it.
+/// Only one of many simultaneous claimers gets a key.
 pub async fn many_claimers_get_a_key_once<F: Fixture>(check: Check<F>) {
     use dlq_core::idempotency::Idempotency;
     let mut tasks = tokio::task::JoinSet::new();

@@ -13,8 +13,8 @@ pub trait IdempotencyFixture: Send + Sync + 'static {
     /// The store.
     type Store: Idempotency + Clone;
 
-    /// Whether there is a server to be had on this machine. Where there is none the checks prove nothing; the fixture
-    /// says so aloud. Defaults to yes.
+    /// Returns true if a server is available on this machine. Without one the checks prove nothing; the fixture says so
+    /// aloud. Defaults to yes.
     #[must_use]
     fn is_available() -> bool {
         true
@@ -56,7 +56,7 @@ impl IdempotencyFixture for MemoryIdempotencyFixture {
     }
 }
 
-/// What a check works with: a store of its own, and shorthands that panic when the store does not answer.
+/// Context of a check: a store of its own, and shorthands that panic when the store does not answer.
 #[derive(Debug)]
 pub struct IdempotencyCheck<F: IdempotencyFixture> {
     pub(super) fixture: F,
@@ -88,10 +88,10 @@ impl<F: IdempotencyFixture> IdempotencyCheck<F> {
         self.fixture.clock().is_some()
     }
 
-    /// One that does not end while a check runs, unless time is passed for it.
+    /// A lease that does not end while a check runs, unless time is passed for it.
     pub(super) const LEASE: Duration = Duration::from_secs(30);
 
-    /// One that a check waits for.
+    /// Returns a lease that a check waits for.
     pub(super) fn brief(&self) -> Duration {
         if self.controls_time() { Self::LEASE } else { Duration::from_millis(400) }
     }

@@ -1,4 +1,4 @@
-//! How long keys are kept.
+//! Retention of keys.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use self::powers::*;
 use super::StoreFixture;
 use crate::fixtures::{CONSUMER, letter};
 
-/// What a check works with: a store of its own, and shorthands that panic when the store does not answer.
+/// Context of a check: a store of its own, and shorthands that panic when the store does not answer.
 #[derive(Debug)]
 pub struct Check<F: StoreFixture> {
     pub(super) fixture: F,

@@ -1,4 +1,4 @@
-//! What a store finds wrong with itself.
+//! Findings of a store about itself.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl<F: StoreFixture> Check<F> {
         self.store.check(limits).await.expect("check answers")
     }
 
-    /// What is wrong by these limits; nothing else is.
+    /// Returns the single finding by these limits.
     async fn only(&self, limits: CheckLimits) -> Finding {
         assert_eq!(self.found(none()).await, []);
         let mut findings = self.found(limits).await;

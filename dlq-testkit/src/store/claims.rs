@@ -65,7 +65,7 @@ pub async fn no_more_are_claimed_than_asked_for<F: StoreFixture>(check: Check<F>
     assert_eq!(check.claim(u32::MAX).await.len(), 2);
 }
 
-/// What was due first is handed out first.
+/// The letter that was due first is handed out first.
 pub async fn the_longest_due_comes_first<F: StoreFixture>(check: Check<F>) {
     let now = check.now();
     for (n, due) in [(1, 30), (2, 10), (3, 20)] {
@@ -84,7 +84,7 @@ pub async fn equally_due_letters_come_oldest_first<F: StoreFixture>(check: Check
     assert_eq!(claimed, letters.iter().map(|letter| letter.id).collect::<Vec<_>>());
 }
 
-/// What was due first is handed out first, whichever consumer it belongs to.
+/// The letter that was due first is handed out first, whichever consumer it belongs to.
 pub async fn the_longest_due_of_all_consumers_comes_first<F: StoreFixture>(check: Check<F>) {
     let now = check.now();
     for n in 0..6 {
@@ -261,7 +261,7 @@ pub async fn fences_grow_across_deletion<F: StoreFixture>(check: Check<F>) {
     check.succeed(&owner).await;
 }
 
-/// What can be waited for is said: the next due time or end of a lease, or nothing.
+/// The next due time or end of a lease is known, if there is one.
 pub async fn the_next_due_time_is_known<F: StoreFixture>(check: Check<F>) {
     let next = async || {
         let names = vec![CONSUMER.to_owned(), "nobody".to_owned()];

@@ -248,7 +248,7 @@ pub async fn g6_a_success_of_another_death_resolves_nothing<F: StoreFixture>(che
     assert_eq!((resolved, check.status(later.id).await), (0, Status::Sent));
 }
 
-/// What was sent can be put back by hand, and another operation sends it again; the first one keeps what it knows.
+/// A sent letter can be put back by hand, and another operation sends it again; the first one keeps what it knows.
 pub async fn what_was_sent_can_be_put_back<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(1).await;
     let first = check.start(to_origin()).await;
@@ -341,7 +341,7 @@ pub async fn a_canary_that_died_again_stops_the_rest<F: StoreFixture>(check: Che
     assert_eq!(check.operation(&operation).await.state, OperationState::Stopped);
 }
 
-/// What cannot be: an operation that is not there, one whose letters go to handlers, one without a broker.
+/// Refuses senders an operation that does not exist, one whose letters go to handlers, and one without a broker.
 pub async fn senders_are_refused_what_is_not_theirs<F: StoreFixture>(check: Check<F>) {
     check.bury(1).await;
     let senders = || BTreeMap::from([(cluster(), "first".to_owned())]);

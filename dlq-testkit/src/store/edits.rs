@@ -94,7 +94,7 @@ pub async fn a_replay_sends_the_edited_bytes<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.state(id).await.resolution, Some(Resolution::Succeeded));
 }
 
-/// What an operation or the schedule has sent and nobody has taken is sent as edited.
+/// A letter that an operation or the schedule has sent and nobody has taken is sent as edited.
 pub async fn what_waits_to_be_taken_can_be_edited<F: StoreFixture>(check: Check<F>) {
     let id = check.bury(1).await[0].id;
     let operation = check.replay().await;
@@ -216,7 +216,7 @@ pub async fn a_record_is_not_edited<F: StoreFixture>(check: Check<F>) {
     assert_eq!(refused(&check, id, wanted).await, StoreErrorKind::Conflict);
 }
 
-/// What is not there cannot be edited.
+/// A missing letter cannot be edited.
 pub async fn an_unknown_letter_is_not_edited<F: StoreFixture>(check: Check<F>) {
     assert_eq!(
         refused(&check, letter(1).id, Edit::new().payload("x")).await,

@@ -198,7 +198,7 @@ pub async fn by_error_text<F: StoreFixture>(check: Check<F>) {
     all_agree(check, filters).await;
 }
 
-/// Since is inclusive and until exclusive, to the precision of the store's times.
+/// The lower bound is inclusive and the upper one exclusive, to the precision of the store's times.
 pub async fn by_time<F: StoreFixture>(check: Check<F>) {
     let letters = fill(&check).await;
     let times: BTreeSet<_> = letters.iter().map(|letter| letter.state.created_at).collect();

@@ -11,8 +11,8 @@ pub trait StoreFixture: Send + Sync + 'static {
     /// The store.
     type Store: Store + CrashMarks + Clone;
 
-    /// Whether there is a server to be had on this machine. Where there is none the checks prove nothing; the fixture
-    /// says so aloud. Defaults to yes.
+    /// Returns true if a server is available on this machine. Without one the checks prove nothing; the fixture says so
+    /// aloud. Defaults to yes.
     #[must_use]
     fn is_available() -> bool {
         true

@@ -93,7 +93,7 @@ pub async fn a_death_ends_a_waiting_record<F: StoreFixture>(check: Check<F>) {
     assert!(check.claim(1).await.is_empty());
 }
 
-/// What died of late is found by when it died, however long it was retried before.
+/// A recent death is found by its time, however long the message was retried before.
 pub async fn a_record_that_dies_is_as_old_as_its_death<F: StoreFixture>(check: Check<F>) {
     for n in [1, 2] {
         check.escalate(escalation(&letter(n), 2, check.now())).await;

@@ -215,7 +215,7 @@ pub async fn a_cursor_past_the_end_lists_nothing<F: StoreFixture>(check: Check<F
     assert_eq!((page.letters.len(), page.next), (0, None));
 }
 
-/// What a list shows of a letter is its summary.
+/// A list shows the summary of each letter.
 pub async fn a_list_shows_summaries<F: StoreFixture>(check: Check<F>) {
     check.put((0..12).map(crate::fixtures::varied).collect()).await;
     for shown in check.list(&Filter::new(), Order::NewestFirst, 5).await {

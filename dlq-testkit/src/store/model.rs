@@ -21,7 +21,7 @@ use crate::fixtures::{ManualClock, any_letter, died_again, escalation, failure, 
 
 const CONSUMERS: [&str; 2] = ["orders.handle", "audit.write"];
 
-/// One thing that is done to both stores.
+/// A step that is done to both stores.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Step {
@@ -208,7 +208,7 @@ fn selection(which: u8) -> Selection {
     Selection::matching(filter).expect("it says something")
 }
 
-/// One store, the claims it has given out and the operations it has started, in order.
+/// A store, the claims it has given out and the operations it has started, in order.
 struct Side<'a, S> {
     store: &'a S,
     claims: Vec<Claim>,

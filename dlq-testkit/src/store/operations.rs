@@ -476,7 +476,7 @@ pub async fn a_failure_during_a_replay_is_not_hidden<F: StoreFixture>(check: Che
     assert_eq!(check.operation(&operation).await.state, OperationState::Completed);
 }
 
-/// What a letter died of again stays with the operation, whatever becomes of the letter.
+/// The reason of a letter's next death stays with the operation, whatever becomes of the letter.
 pub async fn an_operation_keeps_why_a_letter_failed<F: StoreFixture>(check: Check<F>) {
     let letter = check.bury(1).await.remove(0);
     let operation = check.replay().await;

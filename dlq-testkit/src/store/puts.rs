@@ -44,7 +44,7 @@ pub async fn a_letter_is_dated_by_the_store<F: StoreFixture>(check: Check<F>) {
     }
 }
 
-/// What a writer claims about the state of its letter is ignored, but for how often it was sent back.
+/// A writer's claims about the state of its letter are ignored, except for the number of replays.
 pub async fn the_writers_state_is_ignored<F: StoreFixture>(check: Check<F>) {
     let mut letter = letter(1);
     letter.state.status = Status::Resolved;

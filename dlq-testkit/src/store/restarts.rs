@@ -1,4 +1,4 @@
-//! What another process finds when it opens the same place.
+//! State that another process finds when it opens the same place.
 
 use dlq_core::store::{Claims, ItemOutcome, Letters, Mark, OperationState, Operations, Upkeep};
 use dlq_core::{CrashMarks, Filter, Order, Resolution};
@@ -6,7 +6,7 @@ use dlq_core::{CrashMarks, Filter, Order, Resolution};
 use super::{Check, StoreFixture};
 use crate::fixtures::{escalation, letter};
 
-/// What was confirmed is there, letter for letter.
+/// Every confirmed letter is there, byte for byte.
 pub async fn letters_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(5).await;
     check.mark(letters[1].id, Mark::Quarantined).await;

@@ -114,7 +114,7 @@ pub async fn restoring_may_be_repeated<F: StoreFixture>(check: Check<F>) {
     }
 }
 
-/// What has happened since outweighs what is restored.
+/// Later events outweigh restored state.
 pub async fn later_deaths_are_not_taken_back<F: StoreFixture>(check: Check<F>) {
     let old = check.bury(2).await;
     check.put_one(&died_again(&old[0])).await;
@@ -181,7 +181,7 @@ pub async fn a_claim_is_left_alone<F: StoreFixture>(check: Check<F>) {
     check.succeed(&claim).await;
 }
 
-/// What is restored while it was being run is pending; it can be replayed, and its claim is not restored.
+/// A letter that is restored from a running replay is pending; it can be replayed, and its claim is not restored.
 pub async fn a_replaying_letter_becomes_pending<F: StoreFixture>(check: Check<F>) {
     let id = check.bury(1).await[0].id;
     check.replay().await;
@@ -265,7 +265,7 @@ pub async fn a_restored_letter_is_a_letter<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.count(Filter::new().with_status(Status::Pending)).await, 2);
 }
 
-/// Where letters of the same original are kept as one, restored ones are too.
+/// Restored letters are merged too if the store keeps letters of the same original as one.
 pub async fn restored_copies_are_merged<F: StoreFixture>(check: Check<F>) {
     let check = check.with_dedup().await;
     let one = letter(1);

@@ -106,7 +106,7 @@ pub async fn unconfirmed_deaths_are_left_alone<F: StoreFixture>(check: Check<F>)
     assert_eq!(run(&check, schedule()).await.0, 0);
 }
 
-/// What is arranged, set aside, done with or held by an operation is left alone.
+/// Letters that are arranged, quarantined, resolved or held by an operation are left alone.
 pub async fn only_idle_letters_are_scheduled<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(5).await;
     check.mark(letters[0].id, Mark::Quarantined).await;

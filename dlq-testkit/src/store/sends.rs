@@ -66,7 +66,7 @@ impl<'c, F: StoreFixture> Sending<'c, F> {
         }
     }
 
-    /// How often each letter has arrived, by its producer's id.
+    /// Returns the number of arrivals of each letter, by its producer's id.
     fn arrived(&self) -> BTreeMap<String, usize> {
         let mut arrived = BTreeMap::new();
         for message in self.broker.messages() {

@@ -164,7 +164,7 @@ pub async fn a_cleanup_may_delete_everything_old<F: StoreFixture>(check: Check<F
     assert_eq!(check.count(Filter::new().with_status(Status::Replaying)).await, 1);
 }
 
-/// What changed lately is not old, however long ago it was stored.
+/// A letter that changed lately is not old, however long ago it was stored.
 pub async fn a_cleanup_looks_at_the_last_change<F: StoreFixture>(check: Check<F>) {
     let ids = resolved(&check, 3).await;
     check.pass(Duration::from_millis(300)).await;
@@ -320,7 +320,7 @@ pub async fn crash_marks_count_unended_runs<F: StoreFixture>(check: Check<F>) {
     assert_eq!(begin(other).await, 1);
 }
 
-/// What an operator puts in order begins afresh: crashes of earlier runs are forgotten.
+/// A mark of an operator begins afresh: crashes of earlier runs are forgotten.
 pub async fn a_mark_forgets_crashes<F: StoreFixture>(check: Check<F>) {
     let id = check.bury(1).await[0].id;
     check.replay().await;

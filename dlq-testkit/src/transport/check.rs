@@ -12,14 +12,14 @@ use super::TransportFixture;
 /// The consumer that most checks are about.
 pub(super) const CONSUMER: &str = "billing";
 
-/// Between two questions to a source that fails.
+/// Pause between two questions to a source that fails.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// The settle handle of a fixture's source.
 pub(super) type SettleOf<F> = <<F as TransportFixture>::Source as Source>::Settle;
 
-/// Whether this check is about not having to wait until a lease ends: what it does has to take less than half of one. Give
-/// it a lease so long that a busy machine is not mistaken for a source that waits.
+/// Returns true if this check proves that nobody waits for the end of a lease: its work has to take less than half of
+/// one. Choose a lease so long that a busy machine is not mistaken for a source that waits.
 #[must_use]
 pub fn is_quick(check: &str) -> bool {
     const QUICK: [&str; 3] =
@@ -27,7 +27,7 @@ pub fn is_quick(check: &str) -> bool {
     QUICK.contains(&check)
 }
 
-/// What a check works with: a place of its own, and shorthands that panic when the transport does not answer.
+/// Context of a check: a place of its own, and shorthands that panic when the transport does not answer.
 #[derive(Debug)]
 pub struct Check<F: TransportFixture> {
     name: &'static str,
@@ -77,7 +77,7 @@ impl<F: TransportFixture> Check<F> {
         }
     }
 
-    /// How long something may take that the broker does by itself, the end of a lease included.
+    /// Returns the time limit for something that the broker does by itself, the end of a lease included.
     pub(super) fn patience(&self) -> Duration {
         self.fixture.lease() * 2 + Duration::from_secs(30)
     }
@@ -178,7 +178,7 @@ pub(super) fn numbered(number: u32) -> Message {
         .with_header("trace", format!("t-{number}"))
 }
 
-/// Which of the [`numbered`] messages it is.
+/// Returns the number of a [`numbered`] message.
 pub(super) fn number(delivery: &Delivery) -> u32 {
     let payload = delivery.message().payload().expect("a numbered message has a payload");
     let text = std::str::from_utf8(payload).expect("a numbered message is text");
@@ -198,7 +198,7 @@ pub(super) fn escalation(delivery: Delivery, due: Timestamp, attempts: u32) -> E
     Escalation { delivery, consumer: CONSUMER.into(), due, history, attempts }
 }
 
-/// What the original of an escalated message is settled with.
+/// Returns the disposition of an escalated message's original.
 pub(super) fn escalated(escalation: &Escalation) -> Disposition {
     Disposition::Escalated {
         due: escalation.due,

@@ -5,7 +5,7 @@ use dlq_core::{Disposition, Settle, Source};
 use super::check::{number, timed};
 use super::{Check, TransportFixture};
 
-/// What was fetched and not yielded is given back, so that others need not wait for the lease to end.
+/// Fetched messages that were not yielded are given back, so that others need not wait for the lease to end.
 pub async fn closing_gives_back<F: TransportFixture>(check: Check<F>) {
     check.publish(6).await;
     let mut source = check.source().await;
@@ -46,7 +46,7 @@ pub async fn an_unused_source_can_be_closed<F: TransportFixture>(check: Check<F>
     assert_eq!(number(&check.handle(&mut other).await), 1);
 }
 
-/// What was yielded before can still be settled after closing: that is how a consumer drains.
+/// Yielded messages can still be settled after closing: that is how a consumer drains.
 pub async fn what_was_yielded_can_be_settled_after_closing<F: TransportFixture>(check: Check<F>) {
     check.publish(1).await;
     let mut source = check.source().await;

@@ -1,4 +1,4 @@
-//! What goes in comes out.
+//! Messages come out as they went in.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ pub async fn order_is_as_declared<F: TransportFixture>(check: Check<F>) {
     }
 }
 
-/// What comes again after a crash comes in the order in which it was published (G5).
+/// Messages come again after a crash in the order in which they were published (G5).
 pub async fn order_survives_a_crash<F: TransportFixture>(check: Check<F>) {
     let mut source = check.source().await;
     if source.capabilities().ordering == Ordering::None {

@@ -18,7 +18,7 @@ use super::{Check, TransportFixture};
 
 const MESSAGES: u32 = 30;
 
-/// What became of the messages, across processes.
+/// Account of the messages, across processes.
 #[derive(Debug, Default)]
 struct Account {
     handled: Mutex<BTreeSet<u32>>,

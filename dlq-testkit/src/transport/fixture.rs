@@ -9,13 +9,13 @@ use dlq_core::{Message, RetryLane, SharedClock, Source, Timestamp, TokioClock};
 pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// Yields the messages.
     type Source: Source;
-    /// Where messages wait for an attempt that is far away.
+    /// Retry queue of the transport.
     type Lane: RetryLane;
 
-    /// Whether it lives in this process and follows tokio's time. Checks then run under paused time.
+    /// True if the transport lives in this process and follows tokio's time. Checks then run under paused time.
     const PAUSED: bool;
 
-    /// Whether there is a broker to be had. Where there is not, this says so aloud, and the checks are skipped.
+    /// Returns true if a broker is available. If not, this says so aloud, and the checks are skipped.
     #[must_use]
     fn is_available() -> bool {
         true
@@ -41,7 +41,7 @@ pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
         async { false }
     }
 
-    /// How long the broker waits for a process that has died before it hands its messages out again.
+    /// Returns the time after which the broker hands out the messages of a process that has died.
     fn lease(&self) -> Duration;
 
     /// The clock that due times of retry records are compared with.
@@ -88,7 +88,7 @@ impl TransportFixture for MemoryFixture {
         Some(self.broker.retry_lane())
     }
 
-    /// What a broker forgets when it restarts is who held what.
+    /// Restarts the broker, which forgets only who held what.
     async fn restart(&self) -> bool {
         self.broker.crash(super::check::CONSUMER);
         true

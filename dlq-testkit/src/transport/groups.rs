@@ -1,4 +1,4 @@
-//! Who gets what.
+//! Distribution of messages over consumers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub async fn each_consumer_gets_every_message<F: TransportFixture>(check: Check<
     }
 }
 
-/// What one consumer settles is still there for the other.
+/// A message that one consumer has settled is still there for the other.
 pub async fn consumers_do_not_settle_for_each_other<F: TransportFixture>(check: Check<F>) {
     check.publish(1).await;
     let mut billing = check.fixture.source("billing").await;

@@ -103,7 +103,7 @@ pub async fn a_second_hop_counts_on<F: TransportFixture>(check: Check<F>) {
     check.nothing_more(&mut source).await;
 }
 
-/// Nobody but the consumer that failed hears of a record.
+/// Only the consumer that failed receives a record.
 pub async fn a_record_is_heard_by_its_consumer_only<F: TransportFixture>(check: Check<F>) {
     let Some(lane) = check.lane().await else { return };
     let mut source = check.source().await;
@@ -149,7 +149,7 @@ pub async fn a_hop_written_twice_is_one_record<F: TransportFixture>(check: Check
     check.nothing_more(&mut source).await;
 }
 
-/// Of the same hop, written again by a process that made another attempt, one record is left (G3).
+/// A hop that another process writes again after another attempt leaves a single record (G3).
 pub async fn a_hop_tried_again_is_one_record<F: TransportFixture>(check: Check<F>) {
     let Some(lane) = check.lane().await else { return };
     check.publish(1).await;

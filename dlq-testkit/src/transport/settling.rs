@@ -1,4 +1,4 @@
-//! How a delivery ends, and what happens when it does not.
+//! Ends of deliveries, and what happens without one.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use dlq_core::{Disposition, Settle, Source};
 use super::check::{number, timed};
 use super::{Check, TransportFixture};
 
-/// What is acknowledged does not come again, also not to a process that starts later.
+/// A settled message does not come again, also not to a process that starts later.
 pub async fn what_is_settled_does_not_come_again<F: TransportFixture>(check: Check<F>) {
     check.publish(5).await;
     let mut source = check.source().await;
@@ -41,7 +41,7 @@ pub async fn every_end_is_an_end<F: TransportFixture>(check: Check<F>) {
     check.nothing_more(&mut source).await;
 }
 
-/// What was in hand when a process died comes again, and is counted where the transport counts (G1).
+/// A message that was in flight when a process died comes again, and is counted if the transport counts (G1).
 pub async fn what_is_not_settled_comes_again<F: TransportFixture>(check: Check<F>) {
     check.publish(3).await;
     let mut source = check.source().await;
@@ -136,7 +136,7 @@ pub async fn extending_keeps_the_lease<F: TransportFixture>(check: Check<F>) {
     check.nothing_more(&mut other).await;
 }
 
-/// Whoever lost a message to another may say what it likes: it is refused or does no harm.
+/// A late settlement by a former owner is refused or does no harm.
 pub async fn a_late_word_does_no_harm<F: TransportFixture>(check: Check<F>) {
     check.publish(1).await;
     let mut source = check.source().await;
@@ -171,7 +171,7 @@ pub async fn a_late_deferral_loses_nothing<F: TransportFixture>(check: Check<F>)
     assert_eq!(number(&check.handle(&mut source).await), 1);
 }
 
-/// What was published, settled and deferred is so still after the broker was restarted (G1).
+/// Published, settled and deferred messages stay so after a restart of the broker (G1).
 pub async fn a_restart_of_the_broker_loses_nothing<F: TransportFixture>(check: Check<F>) {
     check.publish(4).await;
     let mut source = check.source().await;

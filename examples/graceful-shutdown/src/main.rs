@@ -1,4 +1,4 @@
-//! What does a stop do with the messages that a consumer has? It finishes those that run and gives back the rest.
+//! Example of a graceful stop: a consumer finishes the messages that run and gives back the rest.
 //!
 //! `cargo run -p graceful-shutdown-example` publishes ten slow messages, stops the consumer as soon as four of them run, and
 //! starts a second consumer that handles the others.

@@ -1,4 +1,4 @@
-//! How are messages of one customer kept in order while one of them is retried? By `order_by`.
+//! Example of order by key: messages of one customer stay in order while one of them is retried.
 //!
 //! `cargo run -p order-by-key-example` handles changes of two accounts. The first change of `ana` fails once: her later
 //! changes wait for it, and those of `ben` do not.

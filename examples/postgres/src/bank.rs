@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tower_dlq::Classify;
 
-/// What goes wrong while charging.
+/// Error of a charge.
 #[derive(Debug, thiserror::Error, Classify)]
 pub(crate) enum ChargeError {
     #[error("{0} is away")]
@@ -46,7 +46,7 @@ impl Bank {
         Ok(())
     }
 
-    /// How many charges went through.
+    /// Returns the number of charges that went through.
     pub(crate) fn charged(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Where messages come from: the one place that knows of transports.
+//! Source of messages: the only file that knows about transports.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! What the producer sends.
+//! Payload that the producer sends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ pub(crate) struct Payment {
     pub(crate) card: String,
 }
 
-/// Whether this is the build that reads amounts written as text, as an old producer sends them.
+/// True in the build that reads amounts written as text, as an old producer sends them.
 static AS_TEXT: AtomicBool = AtomicBool::new(false);
 
 /// Makes this the fixed build.

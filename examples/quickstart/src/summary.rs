@@ -1,4 +1,4 @@
-//! What is said while it runs and at the end.
+//! Output while the program runs and at its end.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -51,7 +51,7 @@ impl Progress {
     }
 }
 
-/// What changed in the store while it ran.
+/// Changes in the store while the program ran.
 pub(crate) struct Summary {
     before: Stats,
 }

@@ -1,4 +1,4 @@
-//! How do several handlers share one consumer? By a router, which picks one handler for each message.
+//! Example of a router: several handlers share one consumer, and each message goes to one of them.
 //!
 //! `cargo run -p router-example` routes five messages: two by subject, one by event, one by a wider subject, and one that
 //! nobody takes.

@@ -1,4 +1,4 @@
-//! Which tests does a consumer need? The function, its policy, and its dead letters.
+//! Example of tests of a consumer: of its function, its policy, and its dead letters.
 //!
 //! `cargo run -p testing-example` handles three orders. `cargo test -p testing-example` is what this example is about: the
 //! tests below need no broker and do not sleep.

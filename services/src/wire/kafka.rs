@@ -6,7 +6,7 @@ use super::stream::Stream;
 use super::target::Target;
 use crate::{Error, Service};
 
-/// Which versions of one request a broker understands.
+/// Versions of a request that a broker understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiVersions {
     /// The number of the request.
@@ -22,7 +22,7 @@ pub struct ApiVersions {
 pub struct Broker {
     /// Its `node.id`.
     pub id: i32,
-    /// Where clients find it: `host:port`.
+    /// Address for clients: `host:port`.
     pub address: String,
 }
 
@@ -37,7 +37,7 @@ pub struct Topic {
     pub replicas: Vec<Vec<i32>>,
 }
 
-/// What a broker knows of its cluster.
+/// Knowledge of a broker about its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The brokers that are there.
@@ -137,7 +137,7 @@ fn read_metadata(answer: &mut Answer) -> Option<Metadata> {
     Some(Metadata { brokers, topics })
 }
 
-/// One request over a connection of its own.
+/// A request over a connection of its own.
 struct Call {
     stream: Stream,
     key: i16,

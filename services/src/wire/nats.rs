@@ -8,7 +8,7 @@ use super::stream::Stream;
 use super::target::Target;
 use crate::{Error, Service};
 
-/// What a server says of itself when one connects.
+/// Returns the information that a server sends when one connects.
 ///
 /// # Errors
 ///

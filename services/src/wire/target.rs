@@ -1,6 +1,6 @@
 use crate::Service;
 
-/// What a URL says, as far as we need it. Of a list of servers, the first.
+/// Parts of a URL that we need; of a list of servers, the first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// `host:port`.
