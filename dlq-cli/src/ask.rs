@@ -61,7 +61,7 @@ fn expect(what: &str, expected: &str, hint: &str) -> Result<(), CliError> {
     }
 }
 
-/// Who is at the keyboard.
+/// Returns the person at the keyboard.
 pub(crate) fn actor(note: Option<&str>) -> Actor {
     let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     let user =

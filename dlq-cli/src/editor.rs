@@ -46,8 +46,8 @@ impl Draft {
         Ok(Self(draft))
     }
 
-    /// What was written; `None` when it is the payload as it was. Editors end the last line: where the payload did not,
-    /// that is taken off.
+    /// Returns what was written; `None` if the payload is unchanged. Editors end the last line: if the payload did not,
+    /// the end is removed.
     pub(crate) fn written(&self, payload: Option<&Bytes>) -> Result<Option<Bytes>, CliError> {
         let read = std::fs::read(self.0.path());
         let mut written = read.map_err(|error| cannot("read the draft", &error))?;

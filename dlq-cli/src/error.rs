@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use dlq_core::store::EmptyFilter;
 use dlq_core::{StoreError, StoreErrorKind};
 
-/// What ends a command early, with its exit code.
+/// End of a command before its time, with its exit code.
 #[derive(Debug)]
 pub(crate) enum CliError {
     /// Exit code 1: it could not be done.
@@ -49,7 +49,7 @@ impl CliError {
         }
     }
 
-    /// What it says, without passwords.
+    /// Returns the message, without passwords.
     pub(crate) fn into_message(self) -> String {
         match self {
             Self::Failed(message) | Self::Refused(message) => crate::secret::hide(&message),

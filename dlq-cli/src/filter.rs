@@ -84,7 +84,7 @@ pub(crate) struct FilterArgs {
     pub(crate) at_kafka: AtKafkaArgs,
 }
 
-/// What only a topic of Kafka is asked for.
+/// Options of a topic of Kafka only.
 #[cfg(feature = "kafka")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct AtKafkaArgs {

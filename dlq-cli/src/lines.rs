@@ -91,8 +91,8 @@ impl LinesFile {
     }
 }
 
-/// Why a letter that only points to its message came without it, if it did. Such a letter has no payload and is no tombstone:
-/// it is not imported, since a handler would be given something else than what has died.
+/// Returns the reason why a letter that only points to its message came without it, if it did. Such a letter has no
+/// payload and is no tombstone: it is not imported, since a handler would be given something else than what has died.
 pub(crate) fn no_message(letter: &DeadLetter) -> Option<&str> {
     let why = ["kafka.pointer.unread", "kafka.pointer.gone"];
     why.iter().find_map(|name| letter.attributes.get(*name)).map(String::as_str)
@@ -116,7 +116,7 @@ fn begins_a_letter(file: &mut File) -> io::Result<bool> {
     Ok(START.starts_with(&start) || start.iter().all(|byte| *byte == 0))
 }
 
-/// Where the last whole line ends, and that line; none when there is none.
+/// Returns the end of the last whole line, and that line, if there is one.
 fn last_line(file: &mut File) -> io::Result<(u64, Option<Vec<u8>>)> {
     let length = file.seek(SeekFrom::End(0))?;
     let Some(end) = line_break_before(file, length)? else { return Ok((0, None)) };
@@ -164,7 +164,7 @@ pub(crate) struct Batch {
     pub(crate) bad: Vec<(u64, String)>,
     /// The number of the last line.
     pub(crate) line: u64,
-    /// How many bytes the lines have.
+    /// Number of bytes of the lines.
     pub(crate) bytes: u64,
 }
 

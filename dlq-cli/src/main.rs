@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// What is read of a server comes in many small pieces, and goes again: 100,000 letters of a NATS stream are read 1.7
-/// times as fast as with the allocator of glibc.
+/// Allocator. Answers of a server come in many small pieces: 100,000 letters of a NATS stream are read 1.7 times as
+/// fast as with the allocator of glibc.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -22,7 +22,7 @@ use crate::nats;
 use crate::redis;
 use crate::secret::without_password;
 
-/// What one may well ask for, and is no store here.
+/// Schemes that one may well ask for, and that are no stores here.
 const NO_STORES: &[&str] = &[
     "postgres",
     "postgresql",
@@ -36,12 +36,12 @@ const NO_STORES: &[&str] = &[
     "kafka",
 ];
 
-/// How long a database may take to give a connection. `dlq serve` waits no longer than eight seconds for all of a look, and
+/// Time limit for a connection to a database. `dlq serve` waits no longer than eight seconds for all of a look, and
 /// then could not say what is wrong.
 #[cfg(feature = "postgres")]
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What `--from` names.
+/// Place that `--from` names.
 pub(crate) enum Place {
     Store(DeadLetters),
     #[cfg(feature = "kafka")]
@@ -89,7 +89,7 @@ pub(crate) fn url(from: &Option<String>) -> Result<&str, CliError> {
     })
 }
 
-/// Where this build finds dead letters.
+/// Returns the places that this build supports, in words.
 fn places() -> String {
     let all = [
         (true, "sqlite://PATH"),
@@ -153,7 +153,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
     }
 }
 
-/// Whether there is a store at this URL.
+/// Returns true if there is a store at this URL.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "postgres", feature = "redis"))]
 pub(crate) async fn is_there(url: &str) -> Result<bool, CliError> {
     match url.split_once("://") {
@@ -201,7 +201,8 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
     Ok(format!("{scheme}://{}", path.display()))
 }
 
-/// How the store at this URL is opened: `schema`, `table` and `pooler` in its query are ours, the rest is the driver's.
+/// Returns the builder of the store at this URL: `schema`, `table` and `pooler` in its query are ours, the rest is the
+/// driver's.
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres(url: &str) -> PostgresBuilder {
     let (url, ours) = without_ours(url);

@@ -1,4 +1,4 @@
-//! What is said to people, on standard error, in one way.
+//! Messages for people, on standard error.
 
 use std::fmt;
 use std::io::{self, Write as _};

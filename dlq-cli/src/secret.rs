@@ -1,4 +1,4 @@
-//! What must not be printed: passwords, wherever they stand in a URL, and in whatever text they come back.
+//! Secrets that must not be printed: passwords, wherever they stand in a URL, and in whatever text they come back.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +26,7 @@ pub(crate) fn without_password(url: &str) -> String {
     shown
 }
 
-/// Whether a URL says a password or token.
+/// Returns true if a URL has a password or token.
 pub(crate) fn has_password(url: &str) -> bool {
     !secrets(url).is_empty()
 }
@@ -50,7 +50,7 @@ pub(crate) fn hide(text: &str) -> String {
     meant.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
 }
 
-/// What is written here goes on without passwords.
+/// Writer that removes passwords.
 pub(crate) struct Hiding<W>(pub(crate) W);
 
 impl<W: Write> Write for Hiding<W> {
@@ -107,7 +107,7 @@ impl<'u> Parts<'u> {
     }
 }
 
-/// Where the user and password end. A password in which `/` or `?` stands unescaped is one all the same.
+/// Returns the end of the user and password. A password in which `/` or `?` stands unescaped is one all the same.
 fn login_end(rest: &str) -> Option<usize> {
     let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     if let Some(at) = rest[..authority].rfind('@') {

@@ -33,7 +33,7 @@ where
     }
 }
 
-/// What asks a process to end.
+/// Signals that ask a process to end.
 pub(crate) struct Signals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,

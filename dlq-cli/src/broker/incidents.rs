@@ -7,7 +7,7 @@ use dlq_core::ingest::Incident;
 
 use crate::error::CliError;
 
-/// Where incidents are written.
+/// Destination of incidents.
 pub(super) enum Incidents {
     Stderr,
     File(File),

@@ -21,7 +21,7 @@ use crate::signals::until_asked;
 /// For how long `--once` waits for a store or a server that is not there.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who is told of letters, and the store that they go into.
+/// Receivers of incidents, and the store that letters go into.
 pub(crate) struct Telling {
     incidents: Incidents,
     alerts: Alerts,

@@ -1,4 +1,4 @@
-//! What is refused because the letters of a broker are kept in a store, or because they are not.
+//! Refusals because the letters of a broker are kept in a store, or because they are not.
 
 use crate::error::CliError;
 
@@ -7,9 +7,9 @@ pub(crate) struct Mark {
     pub(crate) store: String,
     /// The consumer or group that says so.
     pub(crate) by: String,
-    /// What of its letters was confirmed, in words; `None` for nothing yet.
+    /// Confirmed letters, in words; `None` for nothing yet.
     pub(crate) confirmed: Option<String>,
-    /// How the consumer or group is deleted.
+    /// Way to delete the consumer or group.
     pub(crate) delete: String,
 }
 
@@ -25,7 +25,7 @@ impl Mark {
         }
     }
 
-    /// Why a verb that keeps something does not work at a broker, and what to type instead.
+    /// Returns the error that a verb which keeps something does not work at a broker, with the command to type instead.
     pub(crate) fn no_changes(marks: &[Self], shown: &str, verb: &str) -> CliError {
         match marks.first() {
             Some(mark) => CliError::refused(format!(

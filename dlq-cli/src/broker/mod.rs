@@ -1,4 +1,4 @@
-//! What the verbs do at any broker; what differs stands in a folder for each.
+//! Verbs at any broker. A folder for each broker has what differs.
 
 mod alert;
 #[cfg(any(feature = "kafka", feature = "nats"))]
@@ -29,7 +29,7 @@ use crate::commands::{self, Context};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Whether a verb changes letters in ways that only a store can.
+/// Returns true if a verb changes letters in ways that only a store can.
 pub(crate) fn changes(command: &Command) -> bool {
     matches!(
         command,

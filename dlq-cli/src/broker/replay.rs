@@ -13,7 +13,7 @@ use crate::commands::{self, PARTIAL};
 use crate::error::{CliError, chain};
 use crate::output::{Output, Progress, escape};
 
-/// How many failures are said one by one.
+/// Maximum number of failures that are reported one by one.
 const SAID: usize = 20;
 
 /// A replay while it is told of.
@@ -184,7 +184,7 @@ fn document(
     }))
 }
 
-/// What will happen, and who will hear of it.
+/// Explains what will happen, and who will receive the letters.
 fn explain(plan: &ReplayPlan, to: &str, dry: bool) {
     let will = if dry { "would" } else { "will" };
     let to = match to {

@@ -14,7 +14,7 @@ use dlq_nats::router::Watched;
 
 use crate::error::CliError;
 
-/// How a broker is reached.
+/// Connection of a broker.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct BrokerArgs {
     /// Credentials file for NATS
@@ -150,11 +150,11 @@ pub(crate) struct IngestArgs {
     /// dlq-ingest.TOPIC, where any other has that name, a dot and more; at Redis the name of the place in the stream
     #[arg(long, visible_alias = "group", value_name = "NAME")]
     pub(crate) durable: Option<String>,
-    /// How soon the letters of a process that died are taken again; at NATS it counts when the consumer is created, at
-    /// Kafka brokers allow no less than 6s unless told otherwise
+    /// Time until the letters of a process that died are taken again; at NATS it counts when the consumer is created,
+    /// at Kafka brokers allow no less than 6s unless told otherwise
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     pub(crate) lease: Duration,
-    /// How many letters are put at once
+    /// Number of letters that are put at once
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) batch: usize,
     /// Show what it counts to Prometheus at HOST:PORT, e.g. 127.0.0.1:9401; a port alone is that of 127.0.0.1. Whoever
@@ -163,7 +163,7 @@ pub(crate) struct IngestArgs {
     pub(crate) metrics: Option<String>,
 }
 
-/// Who is told of each new letter. Letters do not wait for it.
+/// Alerts about each new letter. Letters do not wait for them.
 #[derive(Debug, Args)]
 pub(crate) struct AlertArgs {
     /// Post the incident of each new letter to this webhook, e.g. http://relay:8080/dead-letters
@@ -196,10 +196,10 @@ pub(crate) struct RouteArgs {
     /// The `max_deliver` that these consumers should have; one with another value is reported
     #[arg(long, value_name = "N", env = "DLQ_ROUTE_MAX_RETRIES")]
     pub(crate) max_retries: Option<u32>,
-    /// How often consumers without workers are made to say what they gave up
+    /// Interval at which consumers without workers are made to report what they gave up
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_SWEEP_EVERY", default_value = "5s", value_parser = duration::parse)]
     pub(crate) sweep_every: Duration,
-    /// How soon the work of a router that died is taken over. Defaults to 30s; it counts when the durable consumer is
+    /// Time until the work of a router that died is taken over. Defaults to 30s; it counts when the durable consumer is
     /// created, and routers after that take its lease
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_LEASE", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
@@ -234,7 +234,7 @@ pub(crate) struct RouteArgs {
     pub(crate) metrics: Option<String>,
 }
 
-/// What only a replay at a broker takes.
+/// Options of a replay at a broker only.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Replay at a broker")]
 pub(crate) struct ReplayAtBrokerArgs {
@@ -286,7 +286,7 @@ pub(crate) struct LadderArgs {
     pub(crate) ladder_names: String,
 }
 
-/// What only a check of a broker takes.
+/// Options of a check of a broker only.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Check of a broker")]
 pub(crate) struct CheckAtBrokerArgs {
@@ -310,7 +310,7 @@ pub(crate) struct CheckAtBrokerArgs {
 }
 
 impl CheckAtBrokerArgs {
-    /// Whether somebody asked for something that a store cannot be asked.
+    /// Returns true if somebody asked for something that a store cannot be asked.
     pub(crate) fn is_given(&self) -> bool {
         #[cfg(feature = "nats")]
         if !self.stream.is_empty() {
@@ -320,7 +320,7 @@ impl CheckAtBrokerArgs {
     }
 }
 
-/// What is only shown of a broker.
+/// Options of `dlq serve` at a broker only.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Metrics of a broker")]
 pub(crate) struct ServeAtBrokerArgs {

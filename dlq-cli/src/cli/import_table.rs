@@ -23,9 +23,9 @@ pub(crate) struct TableArgs {
         requires = "foreign"
     )]
     pub(crate) database: Option<String>,
-    /// Which column holds what, e.g. payload=body; also id, subject, event, key, headers, error, error-type, stacktrace,
-    /// class, reason, status, retry-count, retry-after, consumer, service, published-at, created-at, updated-at,
-    /// last-retry-at, retried-at, quarantined-at. Columns of well-known tables need not be named
+    /// Mapping of a column to its meaning, e.g. payload=body; also id, subject, event, key, headers, error, error-type,
+    /// stacktrace, class, reason, status, retry-count, retry-after, consumer, service, published-at, created-at,
+    /// updated-at, last-retry-at, retried-at, quarantined-at. Columns of well-known tables need not be named
     #[cfg(feature = "postgres")]
     #[arg(long, value_name = "FIELD=COLUMN", value_parser = mapping, requires = "from_table")]
     pub(crate) map: Vec<(Field, String)>,

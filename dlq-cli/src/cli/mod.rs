@@ -42,12 +42,12 @@ use crate::filter::FilterArgs;
 #[derive(Debug, Parser)]
 #[command(name = "dlq", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the dead letters are: sqlite://dlq.db, postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE[?schema=NAME],
+    /// Location of the dead letters: sqlite://dlq.db, postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE[?schema=NAME],
     /// mongodb://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?prefix=NAME] (where built with it),
     /// redis-store://[USER:PASSWORD@]HOST[:PORT][?prefix=NAME], nats://[USER:PASSWORD@]HOST[:PORT]/STREAM,
     /// redis://[USER:PASSWORD@]HOST[:PORT]/[DATABASE/]KEY, or kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC, or the
-    /// name of a context. Others on this machine see the
-    /// arguments of a process: a password is better off in a context, or in the environment
+    /// name of a context. Others on this machine see the arguments of a process: a password is better off in a context,
+    /// or in the environment
     #[arg(long, value_name = "URL|NAME", env = "DLQ_FROM", hide_env_values = true, global = true)]
     pub(crate) from: Option<String>,
 
@@ -62,7 +62,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) broker: BrokerArgs,
 
-    /// How to print data
+    /// Format of the output
     #[arg(short, long, value_enum, default_value_t = Format::Table, global = true)]
     pub(crate) output: Format,
 
@@ -78,7 +78,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What was typed, rather than taken from the environment.
+/// Arguments that were typed, rather than taken from the environment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Typed {
     pub(crate) from: bool,
@@ -127,14 +127,14 @@ impl Command {
     }
 }
 
-/// How data is printed.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people
     Table,
-    /// One JSON document
+    /// A single JSON document
     Json,
-    /// One JSON document a line
+    /// A JSON document per line
     Jsonl,
 }
 
@@ -249,7 +249,7 @@ pub(crate) struct ListArgs {
     /// Print only how many match
     #[arg(long)]
     pub(crate) count: bool,
-    /// How many at most; 0 for all
+    /// Maximum number; 0 for all
     #[arg(long, default_value_t = 50)]
     pub(crate) limit: u64,
     /// Continue where a page ended
@@ -279,7 +279,7 @@ pub(crate) struct ShowArgs {
 pub(crate) struct GroupsArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// How many groups at most; 0 for all
+    /// Maximum number of groups; 0 for all
     #[arg(long, default_value_t = 20)]
     pub(crate) limit: u32,
 }
@@ -294,12 +294,12 @@ pub(crate) struct StatsArgs {
 pub(crate) struct PeekArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// How many of the latest letters
+    /// Number of the latest letters
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
 }
 
-/// What every command that changes letters takes.
+/// Options of every command that changes letters.
 #[derive(Debug, Args)]
 pub(crate) struct ConfirmArgs {
     /// Say what would be done, and do nothing
@@ -308,12 +308,12 @@ pub(crate) struct ConfirmArgs {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Why; kept in the audit
+    /// Reason; kept in the audit
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
 }
 
-/// What every command that changes the letters of a filter takes.
+/// Options of every command that changes the letters of a filter.
 #[derive(Debug, Args)]
 pub(crate) struct ChangeArgs {
     /// Say what would be done, and do nothing
@@ -322,7 +322,7 @@ pub(crate) struct ChangeArgs {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Why; kept in the audit
+    /// Reason; kept in the audit
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
     /// Every letter, when no filter is given
@@ -336,14 +336,14 @@ pub(crate) struct ReplayArgs {
     pub(crate) filter: FilterArgs,
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-    /// Where to: `handler` runs them in the consumer that failed, and nowhere else; `origin` sends them to where they came
-    /// from, for everybody who listens there
+    /// Destination: `handler` runs them in the consumer that failed, and nowhere else; `origin` sends them to where
+    /// they came from, for everybody who listens there
     #[arg(long, default_value = "handler", value_name = "handler|origin|SUBJECT|TOPIC")]
     pub(crate) to: String,
-    /// How many at most, oldest first
+    /// Maximum number, oldest first
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
-    /// How fast at most, e.g. 50/s
+    /// Maximum speed, e.g. 50/s
     #[arg(long)]
     pub(crate) rate: Option<Pace>,
     /// Send this many first; stop by itself when one of them fails again
@@ -397,7 +397,7 @@ pub(crate) struct ViaArgs {
 pub(crate) enum OpCommand {
     /// List operations, newest first
     List {
-        /// How many at most; 0 for all
+        /// Maximum number; 0 for all
         #[arg(long, default_value_t = 20)]
         limit: u32,
     },
@@ -435,7 +435,7 @@ pub(crate) enum OpCommand {
 pub(crate) struct SteerArgs {
     /// The id of the operation, or the first digits of it
     pub(crate) id: String,
-    /// Why; kept in the audit
+    /// Reason; kept in the audit
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
 }

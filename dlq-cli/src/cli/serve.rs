@@ -5,7 +5,7 @@ use dlq_core::policy::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Where to listen, as HOST:PORT; a port alone is that of 127.0.0.1. Whoever reaches it may read it
+    /// Address to listen at, as HOST:PORT; a port alone is that of 127.0.0.1. Whoever reaches it may read it
     #[arg(
         long,
         value_name = "ADDR",
@@ -14,7 +14,7 @@ pub(crate) struct ServeArgs {
         num_args = 0..=1
     )]
     pub(crate) metrics: String,
-    /// How often the store is looked at, however many ask
+    /// Interval at which the store is looked at, however many ask
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration::parse)]
     pub(crate) every: Duration,
     /// Degraded from this many waiting letters on
@@ -23,7 +23,7 @@ pub(crate) struct ServeArgs {
     /// Degraded once the oldest unresolved letter is this old: how long letters are kept, or may wait
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration::parse)]
     pub(crate) max_age: Duration,
-    /// How long a letter may wait for a consumer to claim it; one that waits longer is overdue
+    /// Time for which a letter may wait for a consumer to claim it; one that waits longer is overdue
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
     pub(crate) overdue: Duration,
     /// Send the letters of operations to the brokers of --via or of the configuration file, also of operations that other

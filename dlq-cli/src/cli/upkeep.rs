@@ -50,7 +50,7 @@ pub(crate) struct CleanupArgs {
     /// Also letters that are not resolved; they are evidence
     #[arg(long)]
     pub(crate) include_unresolved: bool,
-    /// How many are deleted in one step, so that others can work in between
+    /// Number that is deleted in one step, so that others can work in between
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(crate) struct ExportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// What `dlq export` wrote; - for standard input
+    /// Output of `dlq export`; - for standard input
     #[arg(value_name = "FILE|-")]
     #[cfg_attr(
         any(feature = "mongo", feature = "postgres", feature = "redis"),
@@ -88,7 +88,7 @@ pub(crate) struct ImportArgs {
     #[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
     #[command(flatten)]
     pub(crate) foreign: super::ForeignArgs,
-    /// How many letters are written at once
+    /// Number of letters that are written at once
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,
     /// Create the store where it is missing
@@ -105,23 +105,23 @@ pub(crate) struct CheckArgs {
     pub(crate) at_broker: CheckAtBrokerArgs,
 }
 
-/// What only a check of a store takes.
+/// Options of a check of a store only.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Check of a store")]
 pub(crate) struct CheckAtStoreArgs {
-    /// How long a letter may wait for somebody to claim it
+    /// Time for which a letter may wait for somebody to claim it
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration::parse)]
     pub(crate) overdue: Duration,
-    /// How old an unresolved letter may be
+    /// Age that an unresolved letter may reach
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration::parse)]
     pub(crate) older_than: Duration,
     /// For how long an operation may release nothing
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration::parse)]
     pub(crate) idle: Duration,
-    /// How many rows the processing audit may have
+    /// Number of rows that the processing audit may have
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     pub(crate) audit_rows: u64,
-    /// How far clocks may differ
+    /// Difference that clocks may have
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration::parse)]
     pub(crate) skew: Duration,
     /// Look for damage too, which reads everything that is stored

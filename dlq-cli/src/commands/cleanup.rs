@@ -13,9 +13,9 @@ use crate::cli::CleanupArgs;
 use crate::error::CliError;
 use crate::output::Progress;
 
-/// How many letters are looked at in one step.
+/// Number of letters that are examined in one step.
 const PAGE: u32 = 1000;
-/// How many letters are shown.
+/// Number of letters that are shown.
 const SAMPLE: usize = 10;
 
 pub(super) async fn run(
@@ -74,7 +74,7 @@ fn done(context: &mut Context, deleted: u64) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How many letters a cleanup would delete, and the oldest of them.
+/// Returns the number of letters that a cleanup would delete, and the oldest of them.
 async fn look(
     context: &Context,
     filter: &Filter,

@@ -11,9 +11,9 @@ use crate::lines::{LinesFile, no_message};
 use crate::output::Progress;
 use crate::signals;
 
-/// How many letters are listed at once.
+/// Number of letters that are listed at once.
 const PAGE: u32 = 500;
-/// How many bytes of payloads are read at once, as far as that is up to us.
+/// Number of bytes of payloads that are read at once, as far as that is up to us.
 const BYTES: u64 = 16 * 1024 * 1024;
 
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
@@ -86,7 +86,7 @@ async fn lacks_letters(
 #[derive(Default)]
 struct Exported {
     letters: u64,
-    /// Of these, those without their messages.
+    /// Number of exported letters without their messages.
     unread: u64,
     is_cut_short: bool,
 }

@@ -16,7 +16,7 @@ use crate::lines::{Batch, read_batches};
 use crate::output::{Progress, escape};
 use crate::signals;
 
-/// How many bad lines are said in words; all are counted.
+/// Maximum number of bad lines that are reported in words; all are counted.
 const SAID: u64 = 20;
 
 pub(super) async fn run(
@@ -74,7 +74,7 @@ pub(super) async fn run(
     Ok(if is_partial { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }
 
-/// What is read in the background, a little ahead of what is written, and how many bytes it has where that is known.
+/// Reads a file in the background, a little ahead of the writing. Returns its batches, and its size if it is known.
 fn open(path: &Path, size: usize) -> Result<(mpsc::Receiver<io::Result<Batch>>, u64), CliError> {
     let (sender, receiver) = mpsc::channel(1);
     let take = move |batch| sender.blocking_send(batch).is_ok();

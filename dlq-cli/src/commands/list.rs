@@ -8,7 +8,7 @@ use crate::cli::{Format, ListArgs};
 use crate::error::CliError;
 use crate::output::{Column, Table, age};
 
-/// How many letters are fetched at a time.
+/// Number of letters that are fetched at a time.
 const PAGE: u64 = 500;
 
 pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCode, CliError> {

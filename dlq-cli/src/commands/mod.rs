@@ -1,4 +1,4 @@
-//! One file per verb.
+//! Verbs, a file for each.
 
 mod check;
 mod cleanup;
@@ -45,7 +45,7 @@ use crate::open::{self, Place};
 use crate::output::{Output, Progress};
 use crate::{contexts, secret};
 
-/// What the verbs that look work with.
+/// Context of the verbs that look.
 pub(crate) struct Context {
     pub(crate) letters: BoxLetters,
     pub(crate) out: Output,
@@ -56,7 +56,7 @@ pub(crate) struct Context {
     pub(crate) at: crate::cli::BrokerArgs,
 }
 
-/// What a store is asked for where 0 stands for all: the most that every store can count to.
+/// Returns the limit to ask a store for, where 0 stands for all: the most that every store can count to.
 fn at_most(limit: u32) -> u32 {
     if limit == 0 { i32::MAX.unsigned_abs() } else { limit }
 }

@@ -12,17 +12,17 @@ use crate::error::CliError;
 use crate::output::{Column, Progress, Table, age, escape};
 use crate::signals::Signals;
 
-/// How many items are fetched at a time.
+/// Number of items that are fetched at a time.
 const PAGE: u32 = 500;
 /// Number of letters of an operation that a table shows unless told otherwise.
 const SHOWN: u32 = 50;
-/// How many operations are looked through for one that is named by its first digits.
+/// Number of operations that are searched for one that is named by its first digits.
 const LATEST: u32 = 1000;
-/// How often a watched operation is looked at.
+/// Interval at which a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 /// After how long without an end of a letter it is asked whether anybody runs them.
 const QUIET: Duration = Duration::from_secs(10);
-/// How long a store may be away before the watch is given up.
+/// Time for which a store may be away before the watch is given up.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(super) async fn run(
@@ -336,7 +336,7 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
     }
 }
 
-/// How letters ended, as far as they have.
+/// Returns the outcomes of letters so far, in words.
 fn outcomes(operation: &Operation) -> String {
     let ends =
         [ItemOutcome::Sent, ItemOutcome::Succeeded, ItemOutcome::FailedAgain, ItemOutcome::Skipped];

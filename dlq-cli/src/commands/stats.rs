@@ -31,7 +31,7 @@ pub(super) async fn run(context: &mut Context, args: StatsArgs) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line a value, the most frequent first.
+/// Prints a line for each value, the most frequent first.
 fn section<K: ToString + Ord>(
     out: &mut Output,
     name: &str,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::error::CliError;
 use crate::secret;
 
-/// What the file says.
+/// Content of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
@@ -24,7 +24,7 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
 }
 
-/// Where dead letters are, by a name.
+/// Named location of dead letters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Named {
@@ -161,7 +161,7 @@ struct Place {
     is_named: bool,
 }
 
-/// Where the file is; an empty `DLQ_CONFIG` is none.
+/// Returns the place of the file; an empty `DLQ_CONFIG` is none.
 fn place() -> Option<Place> {
     if let Some(path) = std::env::var_os("DLQ_CONFIG") {
         return (!path.is_empty()).then(|| Place { path: path.into(), is_named: true });

@@ -125,19 +125,19 @@ impl Named {
         secret::without_password(with_user.as_ref().unwrap_or(&self.from))
     }
 
-    /// Whether the password comes from elsewhere.
+    /// Returns true if the password comes from elsewhere.
     fn is_given(&self) -> bool {
         self.password_command.is_some() || self.password_file.is_some()
     }
 
-    /// Whether the password stands in the file.
+    /// Returns true if the file has the password.
     fn holds_password(&self) -> bool {
         let from = file::literal(&self.from);
         let is_user = self.is_given() && with_password(&from, "x").is_ok();
         !is_user && secret::has_password(&from)
     }
 
-    /// How the password comes, in words.
+    /// Returns the source of the password, in words.
     pub(crate) fn password(&self) -> &'static str {
         match (&self.password_command, &self.password_file) {
             (Some(_), _) => "command",
@@ -214,7 +214,7 @@ fn with_password(url: &str, password: &str) -> Result<String, CliError> {
     Ok(format!("{scheme}://{user}:{}@{host}", encode(password)))
 }
 
-/// What a command prints, without the end of its line.
+/// Runs a command and returns its output, without the end of the line.
 async fn run(command: &str) -> Result<String, CliError> {
     let (shell, flag) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
     let ran = Command::new(shell).args([flag, command]).stderr(Stdio::inherit()).output().await;
@@ -226,7 +226,8 @@ async fn run(command: &str) -> Result<String, CliError> {
     password(String::from_utf8(output.stdout).ok(), "password_command")
 }
 
-/// What a file holds, without the end of its line; `~/` is the home folder, other names are beside the configuration.
+/// Returns the content of a file, without the end of the line; `~/` is the home folder, other names are beside the
+/// configuration.
 fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let path = match (path.strip_prefix("~"), home) {

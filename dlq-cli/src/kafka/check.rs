@@ -48,7 +48,8 @@ async fn has_some(at: &Broker, ladder: &Ladder, of: &ConsumerPlan) -> Result<boo
     Ok(false)
 }
 
-/// What the arguments say: without consumers, the one whose topic gave the dead letters their name.
+/// Returns the deployment of the arguments: without consumers, the consumer whose topic gave the dead letters their
+/// name.
 async fn given(at: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
     deployment.letters = DlqTopic::new().with_name(&*at.topic);

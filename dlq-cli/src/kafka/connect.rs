@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::filter::{AtKafkaArgs, Attribute};
 use crate::output::Progress;
 
-/// What `kafka://…` names.
+/// Broker and topic that `kafka://…` names.
 #[derive(Clone, Debug)]
 pub(crate) struct Broker {
     pub(super) brokers: Brokers,
@@ -85,13 +85,13 @@ impl Broker {
         )
     }
 
-    /// Whether the cluster answers, and has the topic.
+    /// Checks that the cluster responds, and has the topic.
     pub(super) async fn find(&self) -> Result<(), CliError> {
         let found = find_topic(&self.brokers, &self.topic).await;
         found.map(|_| ()).map_err(|error| self.failed(error))
     }
 
-    /// Whether the cluster answers.
+    /// Checks that the cluster responds.
     pub(super) async fn reach(&self) -> Result<(), CliError> {
         match find_topic(&self.brokers, &self.topic).await {
             Err(error) if error.kind() != StoreErrorKind::NotFound => Err(self.failed(error)),
@@ -99,7 +99,7 @@ impl Broker {
         }
     }
 
-    /// Which stores the letters of the topic go into.
+    /// Returns the stores that the letters of the topic go into.
     pub(super) async fn marks(&self) -> Result<Vec<Mark>, CliError> {
         let marks = ingest_marks(&self.brokers, &self.topic).await;
         Ok(marks
@@ -128,7 +128,7 @@ impl Broker {
         }
     }
 
-    /// What failed, with what can be done about it.
+    /// Makes the error of a failure, with advice.
     pub(super) fn failed(&self, error: StoreError) -> CliError {
         let (kind, error) = (error.kind(), CliError::from(error));
         let advice = match kind {

@@ -1,4 +1,4 @@
-//! What the verbs do at Kafka.
+//! Verbs at Kafka.
 
 mod check;
 mod connect;

@@ -1,4 +1,4 @@
-//! How much is in a topic of dead letters, for `dlq serve`.
+//! Size of a topic of dead letters, for `dlq serve`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use crate::error::{CliError, chain};
 use crate::filter::AtKafkaArgs;
 use crate::serve::{Extent, Measure, Readers};
 
-/// How often it is looked which groups take letters into a store: a client is made for each.
+/// Interval at which the groups that take letters into a store are looked up: a client is made for each.
 const GROUPS: Duration = Duration::from_secs(60);
 
 /// A topic of dead letters, and the groups whose lag is asked for.
 pub(crate) struct Measured {
     broker: Broker,
     extent: ExtentReader,
-    /// By the name of the group.
+    /// Lags by the name of the group.
     lags: BTreeMap<String, KafkaLag>,
     /// When it was known last which groups take letters into a store.
     known: Option<Instant>,

@@ -10,7 +10,7 @@ use crate::error::CliError;
 
 /// Variables of the environment begin so.
 const PREFIX: &str = "DLQ_KAFKA_";
-/// Those that are none: they name the file, and the cluster.
+/// Variables that are no settings: they name the file, and the cluster.
 const OTHERS: [&str; 2] = ["CONFIG", "CLUSTER"];
 
 /// The cluster that the URL names, spoken to as the settings say.
@@ -43,7 +43,7 @@ pub(super) fn brokers(url: &KafkaUrl, args: &BrokerArgs) -> Result<Brokers, CliE
     Ok(brokers)
 }
 
-/// What follows from a login or certificates, unless it is said otherwise.
+/// Returns settings that follow from a login or certificates, unless they are given.
 fn assumed(url: &KafkaUrl, args: &BrokerArgs) -> Result<Vec<Setting>, CliError> {
     let setting = |key: &str, value: &str| Setting { key: key.to_owned(), value: value.to_owned() };
     let mut settings = Vec::new();

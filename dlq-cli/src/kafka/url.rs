@@ -3,7 +3,7 @@
 use crate::broker::percent_decode;
 use crate::error::CliError;
 
-/// Where a broker listens unless it says so.
+/// Default port of a broker.
 const PORT: u16 = 9092;
 
 /// A URL that was understood.

@@ -21,20 +21,20 @@ use crate::broker::Mark;
 use crate::cli::BrokerArgs;
 use crate::error::{CliError, chain};
 
-/// What is asked for, and done without where it is refused: who the user is, which JetStream domain it is, and up to
-/// where routers have looked, which those that watch work queues and interest streams need, and say so.
+/// Requests that are optional where they are refused: who the user is, which JetStream domain it is, and up to where
+/// routers have looked, which those that watch work queues and interest streams need, and say so.
 const OPTIONAL: [&str; 3] =
     ["\"$SYS.REQ.USER.INFO\"", "API.INFO\"", "API.STREAM.INFO.KV_DLQ_ROUTER\""];
-/// How long one server may take.
+/// Time limit for one server.
 const CONNECTING: Duration = Duration::from_secs(3);
-/// How long all of them together may take.
+/// Time limit for all servers together.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server, and the name of the stream that the URL gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Broker {
     pub(crate) context: Context,
-    /// Whether it is the server's own JetStream.
+    /// True if it is the server's own JetStream.
     pub(crate) is_own: bool,
     pub(crate) stream: String,
     /// The secret of the consumers, where there is one.
@@ -47,12 +47,12 @@ pub(crate) struct Broker {
     refusals: Arc<Refusals>,
 }
 
-/// What the server refused. It says so apart from the request, which is then never answered.
+/// Refusals of the server. They arrive apart from the request, which is then never answered.
 #[derive(Debug, Default)]
 struct Refusals {
     latest: Mutex<Option<String>>,
     came: Notify,
-    /// Whether the connection was said to be lost, and not yet to be there again.
+    /// True if the connection was reported lost, and not yet restored.
     is_lost: AtomicBool,
 }
 
@@ -147,13 +147,13 @@ impl Broker {
         Ok(clients)
     }
 
-    /// Whether there are more servers than the URL names.
+    /// Returns true if there are more servers than the URL names.
     pub(crate) fn has_others(&self) -> bool {
         let found = self.context.client().server_info().connect_urls;
         self.servers.len() == 1 && found.len() > 1
     }
 
-    /// What `work` yields, unless the server refuses something on the way, which it would wait for in vain.
+    /// Returns the result of `work`, unless the server refuses something on the way, for which it would wait in vain.
     pub(crate) async fn permitted<T>(
         &self,
         work: impl Future<Output = Result<T, CliError>>,
@@ -178,7 +178,7 @@ impl Broker {
         }
     }
 
-    /// What the server refuses from now on.
+    /// Returns the next refusal of the server.
     pub(crate) async fn refused(&self) -> CliError {
         self.refusals.forget();
         self.refusals.came.notified().await;
@@ -242,7 +242,7 @@ impl Broker {
         Ok((state.messages, state.bytes))
     }
 
-    /// Which streams there are.
+    /// Returns the existing streams, in words.
     async fn others(&self) -> String {
         let names: Result<Vec<String>, _> =
             self.context.stream_names().take(11).try_collect().await;
@@ -253,7 +253,7 @@ impl Broker {
         }
     }
 
-    /// Which stores the letters of the stream go into.
+    /// Returns the stores that the letters of the stream go into.
     pub(crate) async fn marks(&self, letters: &DlqStream) -> Result<Vec<Mark>, CliError> {
         let letters = NatsLetters::new(&self.context, letters.clone());
         let marks = letters.marks().await?.into_iter();
@@ -317,8 +317,7 @@ fn hear(refusals: &Refusals, event: &Event) {
     }
 }
 
-/// Whether the server says that this user may not do something that is needed. Whatever else it says is no matter of
-/// rights.
+/// Returns true if the server says that this user lacks a right that is needed. Other texts are no matter of rights.
 fn is_refusal(text: &str) -> bool {
     text.to_ascii_lowercase().contains("permissions violation")
         && !OPTIONAL.iter().any(|subject| text.contains(subject))

@@ -1,4 +1,4 @@
-//! What the verbs do at NATS JetStream.
+//! Verbs at NATS JetStream.
 
 mod check;
 mod connect;

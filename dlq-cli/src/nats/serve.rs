@@ -1,4 +1,4 @@
-//! How much is in a stream of dead letters, for `dlq serve`.
+//! Size of a stream of dead letters, for `dlq serve`.
 
 use std::collections::BTreeMap;
 

@@ -5,12 +5,12 @@ use dlq_core::{Headers, Message};
 
 use super::{bytes, escape, indented};
 
-/// How many lines around a change are shown.
+/// Number of lines around a change that are shown.
 const AROUND: usize = 3;
-/// How many lines of a change are shown.
+/// Number of lines of a change that are shown.
 const MOST: usize = 200;
 
-/// What differs between two messages, line by line: `-` before, `+` after.
+/// Returns the differences of two messages, line by line: `-` before, `+` after.
 pub(crate) fn diff(before: &Message, after: &Message) -> Vec<String> {
     let mut lines = Vec::new();
     if before.payload() != after.payload() {
@@ -55,7 +55,7 @@ fn headers(headers: &Headers) -> Vec<String> {
     headers.iter().map(|h| format!("{}: {}", bytes(&h.name, false), value(&h.value))).collect()
 }
 
-/// What both begin and end with is left out, but for a few lines.
+/// Adds the changed lines, with a few lines of the common beginning and end.
 fn changes(before: &[String], after: &[String], lines: &mut Vec<String>) {
     let common = |pairs: &mut dyn Iterator<Item = (&String, &String)>| {
         pairs.take_while(|(one, other)| one == other).count()

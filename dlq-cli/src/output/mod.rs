@@ -46,7 +46,7 @@ impl Output {
         Self { format, out: BufWriter::new(io::stdout().lock()), width }
     }
 
-    /// Whether it goes to a terminal.
+    /// Returns true if the output goes to a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         io::stdout().is_terminal()
     }
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// Whether people read it.
+    /// Returns true if people read the output.
     pub(crate) fn is_table(&self) -> bool {
         self.format == Format::Table
     }
@@ -126,7 +126,7 @@ impl Output {
 }
 
 impl Drop for Output {
-    /// What is left is written out; nobody can be told about an error any more.
+    /// Writes the rest; nobody can be told about an error any more.
     fn drop(&mut self) {
         let _ = self.out.flush();
     }

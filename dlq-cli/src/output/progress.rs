@@ -1,4 +1,4 @@
-//! How far long work has come, on standard error: at a terminal only, and not when told to be quiet.
+//! Progress of long work, on standard error: at a terminal only, and not when told to be quiet.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-/// Whether this process shows no progress.
+/// True if this process shows no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// How often is asked how much is left.
+/// Interval of questions how much is left.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A bar with rate and time left; with a rate alone where nobody knows how much there is.
@@ -25,14 +25,14 @@ impl Progress {
         QUIET.store(true, Ordering::Relaxed);
     }
 
-    /// Of this many `units` nothing is done yet.
+    /// Progress over this many `units`.
     pub(crate) fn of(total: u64, units: &str) -> Self {
         let style =
             format!("{{wide_bar}} {{pos}}/{{len}} {units}  {{rate}}  {{eta}} left  {{msg}}");
         Self::new(ProgressBar::new(total), &style)
     }
 
-    /// Of a file of this many bytes nothing is read yet.
+    /// Progress over a file of this many bytes.
     pub(crate) fn of_bytes(total: u64) -> Self {
         let style = "{wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {msg}  {eta} left";
         Self::new(ProgressBar::new(total), style)
@@ -45,7 +45,7 @@ impl Progress {
         bar
     }
 
-    /// Nobody knows how many `units` there are.
+    /// Progress over an unknown number of `units`.
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn endless(units: &str) -> Self {
         let style = format!("{{spinner}} {{pos}} {units}  {{rate}}  {{elapsed}}  {{msg}}");
@@ -67,12 +67,12 @@ impl Progress {
         if hide { Self(ProgressBar::hidden()) } else { self }
     }
 
-    /// So many more are done.
+    /// Adds to the finished units.
     pub(crate) fn advance(&self, by: u64) {
         self.0.inc(by);
     }
 
-    /// So many are done in all.
+    /// Sets the number of finished units.
     pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);
     }

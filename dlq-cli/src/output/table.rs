@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 use super::escape;
 use super::text::fit;
 
-/// What stands between two columns.
+/// Space between two columns.
 const GAP: usize = 2;
 
 /// A column of a table.
@@ -16,7 +16,7 @@ pub(crate) struct Column {
     name: &'static str,
     /// The higher, the sooner it is left out where there is no room; 0 for never.
     rank: u8,
-    /// How narrow it may become; `None` when it is shown whole or not at all.
+    /// Minimum width; `None` if the column is shown whole or not at all.
     least: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ impl Table {
         std::iter::once(&header).chain(&self.rows).map(line).collect()
     }
 
-    /// How wide each column is shown; `None` for one that is left out.
+    /// Returns the width of each column; `None` for a column that is left out.
     fn widths(&self, width: Option<usize>) -> Vec<Option<usize>> {
         let natural = |index: usize| {
             let cells = self.rows.iter().filter_map(move |row| row.get(index));

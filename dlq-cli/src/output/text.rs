@@ -8,7 +8,7 @@ use dlq_core::{Clock as _, SystemClock, Timestamp};
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr as _;
 
-/// How many bytes there are to a column at most, with marks upon letters.
+/// Maximum number of bytes for a column, with combining marks.
 const LARGEST: usize = 16;
 
 /// Text in which nothing can steer a terminal: control characters, and characters that change the direction of text
@@ -62,7 +62,7 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     cut
 }
 
-/// How long ago, in the largest unit that says something.
+/// Returns the age in the largest unit that says something.
 pub(crate) fn age(at: Timestamp) -> String {
     let seconds = SystemClock.now().since(at).as_secs();
     let rounded = match seconds {

@@ -11,7 +11,7 @@ use super::look::Watched;
 use super::render;
 use crate::error::CliError;
 
-/// How much there is.
+/// Size of the dead letters at a broker.
 #[derive(Debug)]
 pub(crate) struct Extent {
     /// Letters by original subject at NATS, by partition at Kafka, by key at Redis.
@@ -22,7 +22,7 @@ pub(crate) struct Extent {
     pub(crate) readers: Readers,
 }
 
-/// How far the readers are, in the words of their broker. Both are by stream or topic.
+/// Progress of the readers, in the words of their broker. Both are by stream or topic.
 #[derive(Debug)]
 pub(crate) enum Readers {
     /// The last sequence, and by consumer what it has yet to be handed and what it has yet to acknowledge.
@@ -36,7 +36,7 @@ pub(crate) enum Readers {
     Redis,
 }
 
-/// What tells how much there is at a broker.
+/// Reader of the size at a broker.
 pub(crate) trait Measure {
     /// Asks the broker.
     async fn measure(&mut self) -> Result<Extent, CliError>;

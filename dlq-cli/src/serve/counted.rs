@@ -1,4 +1,4 @@
-//! What `dlq route` and `dlq ingest` count of their own work, for Prometheus, as long as they run.
+//! Metrics of `dlq route` and `dlq ingest` about their own work, for Prometheus, as long as they run.
 //!
 //! `/metrics` has what was counted up to a second ago. `/health` says that the process runs, and no more.
 
@@ -18,7 +18,7 @@ use crate::error::CliError;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What is counted, and where it is shown; nowhere, unless that is said.
+/// Metrics, and the address that shows them; none unless it is given.
 pub(crate) struct Counted(Option<(TcpListener, PrometheusHandle)>);
 
 impl Counted {
@@ -34,7 +34,7 @@ impl Counted {
         Ok(Self(Some((listener, counts))))
     }
 
-    /// What `work` yields; requests are answered beside it.
+    /// Returns the result of `work`; requests are answered beside it.
     pub(crate) async fn beside<T>(self, work: impl Future<Output = T>) -> T {
         let answering = async {
             if let Some((listener, counts)) = self.0 {

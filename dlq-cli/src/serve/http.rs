@@ -12,15 +12,16 @@ use tokio::time::{sleep, timeout};
 use super::look::Page;
 use dlq_core::store::HealthState;
 
-/// How many are answered at once; further ones wait to be accepted.
+/// Maximum number of requests that are answered at once; further ones wait to be accepted.
 const MOST: usize = 128;
 /// The longest head of a request, in bytes.
 const HEAD: usize = 8 * 1024;
-/// How long a request may take to arrive.
+/// Time limit for a request to arrive.
 const ARRIVAL: Duration = Duration::from_secs(5);
-/// How long an answer may take to leave, the wait for the first look included.
+/// Time limit for an answer to leave, the wait for the first look included.
 const DEPARTURE: Duration = Duration::from_secs(20);
-/// How much of what is still being sent is read and thrown away, and how long, so that the answer is not lost with it.
+/// Bytes of a request's rest that are read and dropped, and the time limit of that, so that the answer is not lost with
+/// it.
 const REST: (u64, Duration) = (64 * 1024, Duration::from_secs(1));
 /// The pause after a connection could not be accepted, as when files have run out.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// How many topics, and how many consumers, have a label of their own.
+/// Number of topics, and of consumers, that have a label of their own.
 pub(super) const MOST: usize = 100;
 /// The label of the rest.
 pub(super) const OTHER: &str = "other";

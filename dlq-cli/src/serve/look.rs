@@ -9,12 +9,12 @@ use tokio::time::{Instant, timeout};
 use super::render::page;
 use crate::error::CliError;
 
-/// How long a look may take. Shorter than the ten seconds that Prometheus waits by default.
+/// Time limit of a look. Shorter than the ten seconds that Prometheus waits by default.
 pub(super) const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What is looked at.
+/// Store or broker that is watched.
 pub(super) trait Watched {
-    /// What a look finds.
+    /// Result of a look.
     type Found;
 
     /// Opens it for the first time.
@@ -26,14 +26,14 @@ pub(super) trait Watched {
     /// Opens it anew at the next look, since this one failed.
     fn forget(&mut self);
 
-    /// How it is.
+    /// Returns the health.
     fn health(&self, found: &Self::Found, now: Timestamp) -> Health;
 
     /// Sets the gauges and counters. What is not known is left out, rather than shown as it was.
     fn export(&self, found: Option<&Self::Found>, now: Timestamp);
 }
 
-/// What it remembers from one look to the next.
+/// Memory from one look to the next.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Looks that were answered, and that were not.
@@ -42,7 +42,7 @@ pub(super) struct Memory {
     pub(super) took: Duration,
 }
 
-/// What is answered until the next look.
+/// Answer until the next look.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) metrics: String,

@@ -1,6 +1,6 @@
-//! What is exported, with its help text. `docs/metrics.md` explains each one.
+//! Exported metrics with their help texts. `docs/metrics.md` explains each one.
 
-/// One family of series.
+/// A family of series.
 pub(super) struct Family {
     pub(super) name: &'static str,
     help: &'static str,

@@ -35,7 +35,7 @@ pub(super) fn page(is_up: bool, memory: &Memory, export: impl FnOnce()) -> Strin
     recorder.handle().render()
 }
 
-/// What a store says.
+/// Metrics of a store.
 pub(super) fn store(found: Option<&Found>, written: &Written, max_age: Duration, now: Timestamp) {
     set(&names::MAX_AGE, max_age.as_secs_f64());
     for (topic, class, count) in written.counts() {
@@ -50,7 +50,7 @@ pub(super) fn store(found: Option<&Found>, written: &Written, max_age: Duration,
     }
 }
 
-/// What a broker says.
+/// Metrics of a broker.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(super) fn broker(found: &Extent, now: Timestamp) {
     each(&names::BROKER_LETTERS, "part", &found.by_part);

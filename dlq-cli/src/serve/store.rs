@@ -12,15 +12,16 @@ use super::unfinished::Unfinished;
 use super::written::Written;
 use crate::error::{CliError, chain};
 
-/// Where the store is.
+/// Place of the store.
 pub(super) trait Place {
-    /// What tells the store there from another one that is put into its place; `None` when it tells that itself.
+    /// Identity that tells the store from another one that is put into its place; `None` if the store tells that
+    /// itself.
     type Identity: PartialEq;
 
     /// Opens it.
     fn open(&self) -> impl Future<Output = Result<DeadLetters, CliError>>;
 
-    /// What is there now.
+    /// Returns the current identity.
     fn identity(&self) -> Self::Identity;
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Limits {
     pub(super) overdue: Duration,
 }
 
-/// What was found.
+/// Result of a look.
 pub(super) struct Found {
     pub(super) stats: Stats,
     /// Letters that are pending, held or quarantined.
@@ -40,7 +41,7 @@ pub(super) struct Found {
     pub(super) quarantined: Stats,
     pub(super) next_due: Option<Timestamp>,
     pub(super) due: Vec<Due>,
-    /// Those that have not ended.
+    /// Operations that have not ended.
     pub(super) operations: Vec<Operation>,
 }
 

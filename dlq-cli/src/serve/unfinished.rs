@@ -3,10 +3,10 @@
 use dlq_core::store::Operation;
 use dlq_core::{DeadLetters, OperationId, StoreError};
 
-/// How many operations one look reads, unless more were started since the look before.
+/// Number of operations that a look reads, unless more were started since the look before.
 const LATEST: u32 = 100;
 
-/// What is known of them from the look before.
+/// Knowledge about operations from the look before.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     newest: Option<OperationId>,
@@ -14,7 +14,7 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Those that have not ended, newest first; a look that fails half-way has changed nothing.
+    /// Returns the operations that have not ended, newest first. A look that fails half-way has changed nothing.
     pub(super) async fn look(&mut self, store: &DeadLetters) -> Result<Vec<Operation>, StoreError> {
         let mut limit = LATEST;
         // Back to where the look before began; the first look reads all.

@@ -1,4 +1,4 @@
-//! How many letters came into the store, for rates: a store keeps what is there, not what has ever come.
+//! Number of letters that came into the store, for rates: a store keeps what is there, not what has ever come.
 //!
 //! Counted are the letters whose time of storing lies between two marks, both times of the store. The upper mark is the
 //! newest letter of the look before, so that writers which were stamped and not yet committed then have had a pause to
@@ -18,13 +18,13 @@ use super::label::{MOST, OTHER, label, largest};
 /// The finest time that every store keeps.
 const STEP: Duration = Duration::from_micros(1);
 
-/// What a letter may be right after its death, and a retry record is not.
+/// Statuses that a letter may have right after its death, and a retry record may not.
 const DEAD: [Status; 4] = [Status::Pending, Status::Held, Status::Quarantined, Status::Sent];
 
 /// Letters that came since the first look, by topic and class.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// Up to where letters are counted, and where the next look shall count to; `None` before the first.
+    /// Times up to which letters are counted, and up to which the next look counts; `None` before the first.
     marks: Option<(Timestamp, Timestamp)>,
     counts: BTreeMap<(String, ErrorClass), u64>,
     topics: BTreeSet<String>,
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(look(&mut written, &store).await, 3);
     }
 
-    /// What waits for its next attempt is not dead, and is counted if it dies.
+    /// Retry records are not dead, and are counted if they die.
     #[tokio::test]
     async fn a_retry_record_is_no_letter() {
         let store = DeadLetters::new(MemoryStore::new());

@@ -6,10 +6,10 @@ use tokio::net::TcpStream;
 use super::Refusal;
 use crate::error::CliError;
 
-/// How much of an answer is read.
+/// Number of bytes of an answer that are read.
 const ANSWER: u64 = 4096;
 
-/// Where alerts are posted.
+/// Webhook that alerts are posted to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Webhook {
     /// As it stands in the URL, with the port if there is one.

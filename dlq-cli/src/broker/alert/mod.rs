@@ -22,24 +22,24 @@ use crate::cli::AlertArgs;
 use crate::error::CliError;
 use http::Webhook;
 
-/// How many alerts wait, at most.
+/// Maximum number of waiting alerts.
 const QUEUE: usize = 1000;
-/// How long one attempt may take.
+/// Time limit of an attempt.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often an alert is tried, and how long after the first time.
+/// Number of attempts for an alert, and the delay after the first.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long the rest may take when there are no more letters.
+/// Time limit for the remaining alerts when there are no more letters.
 const REST: Duration = Duration::from_secs(15);
 
-/// Where alerts go, by a task of its own.
+/// Sender of alerts, by a task of its own.
 pub(super) struct Alerts {
     queue: Option<mpsc::Sender<Vec<u8>>>,
     counts: Arc<Counts>,
     task: JoinSet<()>,
 }
 
-/// What became of the alerts.
+/// Counts of the alerts.
 #[derive(Debug, Default)]
 struct Counts {
     queued: AtomicU64,
@@ -53,10 +53,10 @@ enum Hook {
     Program(String),
 }
 
-/// Why an alert was not taken.
+/// Reason why an alert was not accepted.
 struct Refusal {
     why: String,
-    /// Whether trying again may help.
+    /// True if trying again may help.
     is_transient: bool,
 }
 
@@ -114,7 +114,7 @@ impl Alerts {
     }
 }
 
-/// One more; what it was before.
+/// Adds one and returns the previous value.
 fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::Relaxed)
 }
