@@ -1,5 +1,5 @@
-use dlq_core::SharedClock;
 use dlq_core::policy::PanicPolicy;
+use dlq_core::{ErrorClass, SharedClock};
 use tower_layer::Layer;
 
 use super::CatchPanic;
@@ -30,6 +30,14 @@ impl CatchPanicLayer {
         self.clock = clock.into();
         self
     }
+
+    /// The class of a panic.
+    pub(crate) fn class(&self) -> ErrorClass {
+        match self.policy {
+            PanicPolicy::Retry => ErrorClass::Transient,
+            _ => ErrorClass::Permanent,
+        }
+    }
 }
 
 impl Default for CatchPanicLayer {
@@ -42,6 +50,6 @@ impl<S> Layer<S> for CatchPanicLayer {
     type Service = CatchPanic<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        CatchPanic::new(inner, self.policy, self.clock.clone())
+        CatchPanic::new(inner, self.class(), self.clock.clone())
     }
 }

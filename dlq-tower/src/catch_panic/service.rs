@@ -2,7 +2,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use dlq_core::policy::PanicPolicy;
 use dlq_core::{Delivery, ErrorClass};
 use tower_service::Service;
 
@@ -20,11 +19,7 @@ pub struct CatchPanic<S> {
 
 impl<S> CatchPanic<S> {
     #[inline]
-    pub(super) fn new(inner: S, policy: PanicPolicy, clock: LayerClock) -> Self {
-        let class = match policy {
-            PanicPolicy::Retry => ErrorClass::Transient,
-            _ => ErrorClass::Permanent,
-        };
+    pub(super) fn new(inner: S, class: ErrorClass, clock: LayerClock) -> Self {
         Self { inner, class, clock }
     }
 

@@ -42,10 +42,12 @@
 //!
 //! One reading of the monotonic clock per attempt; nothing is allocated unless the attempt fails.
 
+mod errors;
 mod future;
 mod layer;
 mod service;
 
+pub use errors::{ClassifyErrors, ClassifyErrorsFuture, ClassifyErrorsLayer};
 pub use future::ResponseFuture;
 pub use layer::{ClassifyLayer, Derived};
 pub use service::Classify;

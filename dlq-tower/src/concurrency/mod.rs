@@ -45,3 +45,5 @@ mod service;
 pub use future::ResponseFuture;
 pub use layer::ConcurrencyLayer;
 pub use service::Concurrency;
+
+pub(crate) use permits::{Permits, Taker};

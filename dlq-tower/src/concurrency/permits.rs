@@ -16,7 +16,7 @@ const LINE: usize = 1;
 const FREE: usize = 2;
 
 #[derive(Debug)]
-pub(super) struct Permits {
+pub(crate) struct Permits {
     state: AtomicUsize,
     line: Mutex<Line>,
 }
@@ -32,7 +32,7 @@ struct Line {
 }
 
 impl Permits {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         let limit = limit.clamp(1, usize::MAX / FREE);
         Self { state: AtomicUsize::new(limit * FREE), line: Mutex::default() }
     }
@@ -135,7 +135,7 @@ impl Line {
 
 /// What a service takes its permits by, one at a time. A clone starts without one.
 #[derive(Debug)]
-pub(super) struct Taker {
+pub(crate) struct Taker {
     permits: Arc<Permits>,
     turn: Turn,
 }
@@ -151,13 +151,13 @@ enum Turn {
 }
 
 impl Taker {
-    pub(super) fn new(permits: Arc<Permits>) -> Self {
+    pub(crate) fn new(permits: Arc<Permits>) -> Self {
         Self { permits, turn: Turn::None }
     }
 
     /// Waits until it holds a permit.
     #[inline]
-    pub(super) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         let turn = match self.turn {
             Turn::Permit => return Poll::Ready(()),
             Turn::None if self.permits.try_take() => Turn::Permit,
@@ -171,7 +171,7 @@ impl Taker {
 
     /// Hands its permit over.
     #[inline]
-    pub(super) fn hand_over(&mut self) -> Permit {
+    pub(crate) fn hand_over(&mut self) -> Permit {
         let mut permit = Permit { permits: Arc::clone(&self.permits), is_held: false };
         self.hand_to(&mut permit);
         permit
@@ -204,14 +204,14 @@ impl Drop for Taker {
 
 /// The permit of an attempt, until it is released.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub(crate) struct Permit {
     permits: Arc<Permits>,
     is_held: bool,
 }
 
 impl Permit {
     #[inline]
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         if take(&mut self.is_held) {
             self.permits.give();
         }

@@ -6,20 +6,24 @@ use dlq_core::idempotency::{BoxIdempotency, Idempotency};
 use dlq_core::policy::RetryPolicy;
 use dlq_core::{Classifier, Delivery, SharedClock};
 use tower_layer::Layer;
+use tower_service::Service;
 
 use super::failed::Judge;
-use super::place::Composed;
-use super::stack::{KeyFn, Shared};
+use super::layered::{HandlerService, Layers, WhenReady};
+use super::place::{Composed, Run};
+use super::stack::{Compose, KeyFn, Shared};
 use super::{
     FunctionId, HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig,
     Taken, ToKey, Unclassified, env, service,
 };
-use crate::catch_panic::CatchPanicLayer;
+use crate::catch_panic::{CatchPanic, CatchPanicLayer};
 use crate::classify::{ClassifyLayer, Derived};
 use crate::concurrency::{Concurrency, ConcurrencyLayer};
 use crate::idempotency::{Idempotency as Once, IdempotencyLayer};
 use crate::metrics::Recorder;
 use crate::retry::{HoldSlots, RetryLayer};
+use crate::reuse::Reuse;
+use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 use crate::timeout::{Timeout, TimeoutLayer};
 
 /// A handler without the attribute: `function` under a stable name, with the default policy. Its errors are transient
@@ -86,6 +90,7 @@ struct Settings {
     clock: Option<SharedClock>,
     recorder: Recorder,
     hold_slots: HoldSlots,
+    layers: Layers,
     location: Option<&'static str>,
 }
 
@@ -106,6 +111,7 @@ impl<H, C> HandlerBuilder<H, (), C> {
             clock: None,
             recorder: Recorder::new(),
             hold_slots: HoldSlots::default(),
+            layers: Layers::default(),
             location: None,
         };
         Self { function, state: Arc::new(()), classifier, idempotency: None, settings }
@@ -258,6 +264,45 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         self.set(|settings| settings.hold_slots = slots.into())
     }
 
+    /// Adds a layer around the function: any [`Layer`] of `tower`, applied to each attempt. A later layer wraps the earlier
+    /// ones. Defaults to none.
+    ///
+    /// It stands inside retry, permit, idempotency, timeout and panic guard, and around the classified function with its
+    /// extractors and state. Its service may keep an attempt waiting until it is ready, which neither counts against the
+    /// [`timeout`](Self::timeout) nor keeps the consumer from stopping: the message is then deferred, and so it is where the
+    /// service fails to become ready. The message keeps its [permit](Self::concurrency) and its key while it waits.
+    ///
+    /// An error of the function passes through layers unchanged, also in a box. A layer's own error is transient where it is
+    /// a [`BoxError`](dlq_core::BoxError); [`ClassifyErrorsLayer`](crate::classify::ClassifyErrorsLayer) says otherwise. A
+    /// layer whose service cannot be cloned, such as a rate limit, goes into a [`ShareLayer`](super::ShareLayer).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use dlq_tower::handler::{ShareLayer, handler};
+    /// use tower::limit::{ConcurrencyLimitLayer, RateLimitLayer};
+    ///
+    /// async fn charge() {}
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlq_tower::handler::InvalidConfig> {
+    /// let stack = handler("payments.charge", charge)
+    ///     .layer(ConcurrencyLimitLayer::new(2))
+    ///     .layer(ShareLayer::new(RateLimitLayer::new(10, Duration::from_secs(1))))
+    ///     .build()?;
+    /// # let _ = stack;
+    /// # Ok(()) }
+    /// ```
+    pub fn layer<L>(self, layer: L) -> Self
+    where
+        L: Layer<HandlerService> + Send + Sync + 'static,
+        L::Service: Service<Delivery, Future: Send + 'static> + Clone + Send + Sync + 'static,
+        <L::Service as Service<Delivery>>::Response: IsDone,
+        <L::Service as Service<Delivery>>::Error: ClassifiedError,
+    {
+        self.set(|settings| settings.layers.push(layer))
+    }
+
     /// Sets where the function stands in the source.
     pub(crate) fn location(self, location: &'static str) -> Self {
         self.set(|settings| settings.location = Some(location))
@@ -313,23 +358,14 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
             retry = retry.with_clock(clock);
         }
 
-        let service = classify.layer(service::function(function, state));
-        let service = guard.layer(service);
-        let service = match limit {
-            Some(limit) => limit.layer(service),
-            None => Timeout::without(service),
-        };
+        let function = classify.layer(service::service(function, state));
         let once = settings.once(idempotency);
         let upkeep = once.as_ref().map(IdempotencyLayer::upkeep);
-        let service = match once {
-            Some(once) => once.layer(service),
-            None => Once::without(service),
-        };
-        let service = match concurrency {
-            Some(limit) => ConcurrencyLayer::new(limit).layer(service),
-            None => Concurrency::without(service),
-        };
-        let service = Arc::new(Composed::new(retry.layer(service)));
+        let permits = concurrency.map(ConcurrencyLayer::new);
+        let stages = Stages { guard, limit, once, permits, retry };
+        let layers = settings.layers.clone();
+        let compose: Compose = Arc::new(move |layers| stages.around(function.clone(), layers));
+        let service = compose(&layers);
 
         Ok(HandlerStack::new(Shared {
             name,
@@ -340,10 +376,65 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
             order_by,
             upkeep,
             service,
+            layers,
+            compose,
             function: known,
             variables,
-            _taken: taken,
+            _taken: taken.into(),
         }))
+    }
+}
+
+/// The stages around an attempt, inside out.
+struct Stages<I> {
+    guard: CatchPanicLayer,
+    limit: Option<TimeoutLayer>,
+    once: Option<IdempotencyLayer<I>>,
+    permits: Option<ConcurrencyLayer>,
+    retry: RetryLayer,
+}
+
+impl<I: Idempotency> Stages<I> {
+    /// Composes all stages and `layers` around the classified function.
+    fn around<S>(&self, function: S, layers: &Layers) -> Arc<dyn Run>
+    where
+        S: Reuse + Service<Delivery, Response = Done, Error = Setback>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+        if layers.is_empty() {
+            return self.outer(self.inner(function));
+        }
+        let class = self.guard.class();
+        let service = self.inner(layers.around(HandlerService::new(function)));
+        self.outer(WhenReady::new(service, class))
+    }
+
+    /// The stages that wait for nothing.
+    fn inner<S>(&self, service: S) -> Timeout<CatchPanic<S>> {
+        let service = self.guard.layer(service);
+        match &self.limit {
+            Some(limit) => limit.layer(service),
+            None => Timeout::without(service),
+        }
+    }
+
+    /// Those that wait for a store, for a permit and for the next attempt.
+    fn outer<S>(&self, service: S) -> Arc<dyn Run>
+    where
+        S: Reuse + Service<Delivery, Response = Done, Error = Setback>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+        let service = match &self.once {
+            Some(once) => once.layer(service),
+            None => Once::without(service),
+        };
+        let service = match &self.permits {
+            Some(permits) => permits.layer(service),
+            None => Concurrency::without(service),
+        };
+        Arc::new(Composed::new(self.retry.layer(service)))
     }
 }
 

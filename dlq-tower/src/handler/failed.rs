@@ -23,9 +23,10 @@ impl<E: Into<BoxError>> From<Failed<E>> for BoxError {
     }
 }
 
-/// Judges rejections itself, and leaves the function's errors to `C`.
-#[derive(Clone, Debug)]
-pub(super) struct Judge<C>(pub(super) C);
+/// Judges rejections itself, and leaves the function's errors to `C`. For a [`service`](super::service()) that is composed
+/// by hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<C>(pub C);
 
 impl<E, C: Classifier<E>> Classifier<Failed<E>> for Judge<C> {
     fn classify(&self, failed: &Failed<E>) -> Classification {

@@ -32,6 +32,14 @@
 //! Without it, the same is said in code, see [`handler()`]. Functions and closures of up to twelve
 //! [extractors](crate::extract) are handlers; they return `Result<(), E>` or nothing.
 //!
+//! # Layers of one's own
+//!
+//! [`HandlerBuilder::layer`] puts any layer of `tower` around the function, inside all that is said above, and
+//! [`RouterBuilder::layer`](crate::router::RouterBuilder::layer) does so for every handler of a router.
+//! [`ShareLayer`] makes one service of a layer for all of them, as a rate limit needs, and
+//! [`ClassifyErrorsLayer`](crate::classify::ClassifyErrorsLayer) judges a layer's errors. [`service()`](service())
+//! makes a service of the function alone, for a stack that is composed by hand.
+//!
 //! # Settings
 //!
 //! Whatever is set twice is decided by who is closer to the running program, not by the order of calls:
@@ -60,7 +68,8 @@
 //!
 //! # Cost
 //!
-//! One allocation for each message in hand at once, not for each message. A handler that is at its limit of
+//! One allocation for each message in hand at once, not for each message; with layers of one's own, one for each of
+//! them at each attempt besides. A handler that is at its limit of
 //! [concurrency] does not make the stack unready: its messages wait in their own futures, without a permit, so that
 //! those of other handlers go on.
 //!
@@ -74,10 +83,12 @@ mod failed;
 mod function;
 mod handles;
 mod keys;
+mod layered;
 mod names;
 mod output;
 mod place;
 mod service;
+mod share;
 mod stack;
 mod unclassified;
 
@@ -85,13 +96,16 @@ pub use crate::InvalidConfig;
 pub use builder::{HandlerBuilder, handler};
 pub use config::{HandlerConfig, HandlerOverrides};
 pub use error::{HandlerError, ResultExt};
-pub use failed::Failed;
+pub use failed::{Failed, Judge};
 pub use function::HandlerFn;
 pub use handles::Handles;
 pub use keys::ToKey;
+pub use layered::{AttemptFuture, HandlerService};
 pub use names::FunctionId;
 pub use output::{HandlerFailure, HandlerOutput};
 pub use place::StackFuture;
+pub use service::service;
+pub use share::{Chosen, ChosenFuture, Share, ShareFuture, ShareLayer};
 pub use stack::{HandlerStack, IntoStack};
 pub use unclassified::Unclassified;
 
@@ -99,4 +113,5 @@ pub(crate) use builder::check_name;
 pub(crate) use error::SelfDescribed;
 #[doc(hidden)]
 pub use failed::BoxClassifier;
+pub(crate) use layered::Layers;
 pub(crate) use names::{Taken, same_variables};

@@ -9,6 +9,7 @@ use dlq_core::Delivery;
 use dlq_core::policy::{Place, RetryPolicy};
 use tower_service::Service;
 
+use super::layered::Layers;
 use super::place::Run;
 use super::{FunctionId, Handles, InvalidConfig, StackFuture, Taken};
 use crate::idempotency::Upkeep;
@@ -16,6 +17,9 @@ use crate::stage::Verdict;
 
 /// Reads a key from a delivery.
 pub(super) type KeyFn = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
+
+/// Composes all stages around a handler's function, with these layers.
+pub(super) type Compose = Arc<dyn Fn(&Layers) -> Arc<dyn Run> + Send + Sync>;
 
 /// A handler with its policy: from the function to the retry stage, ready for a router or a consumer. Cheap to clone.
 ///
@@ -26,6 +30,7 @@ pub struct HandlerStack {
     shared: Arc<Shared>,
 }
 
+#[derive(Clone)]
 pub(super) struct Shared {
     pub(super) name: Arc<str>,
     pub(super) aliases: Vec<Arc<str>>,
@@ -35,11 +40,13 @@ pub(super) struct Shared {
     pub(super) order_by: Option<KeyFn>,
     pub(super) upkeep: Option<Upkeep>,
     pub(super) service: Arc<dyn Run>,
+    pub(super) layers: Layers,
+    pub(super) compose: Compose,
     pub(super) function: FunctionId,
     /// Prefix of the variables of the environment that it was built with.
     pub(super) variables: Option<String>,
     // Its names, over the store of its keys, and its variables.
-    pub(super) _taken: Vec<Taken>,
+    pub(super) _taken: Arc<[Taken]>,
 }
 
 impl HandlerStack {
@@ -79,6 +86,16 @@ impl HandlerStack {
     /// Prefix of the variables of the environment that it was built with.
     pub(crate) fn variables(&self) -> Option<&str> {
         self.shared.variables.as_deref()
+    }
+
+    /// Returns the same handler, with more layers around those that it has.
+    pub(crate) fn within(&self, outer: &Layers) -> Self {
+        if outer.is_empty() {
+            return self.clone();
+        }
+        let layers = self.shared.layers.within(outer);
+        let service = (self.shared.compose)(&layers);
+        Self::new(Shared { service, layers, ..(*self.shared).clone() })
     }
 
     /// Whether both are clones of one handler.

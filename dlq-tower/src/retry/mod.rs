@@ -77,3 +77,4 @@ pub use hold::{HoldSlots, until, until_within};
 pub(crate) use hold::{step_within, stopped};
 pub use layer::RetryLayer;
 pub use service::Retry;
+pub(crate) use service::unready;

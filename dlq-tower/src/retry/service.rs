@@ -55,7 +55,7 @@ impl<S> Retry<S> {
 }
 
 /// How long to wait, and why, when a service could not become ready: no handler has run, so nothing is counted.
-pub(super) fn unready(setback: &Setback) -> (Duration, &'static str) {
+pub(crate) fn unready(setback: &Setback) -> (Duration, &'static str) {
     if let Setback::Deferred { after, why } = *setback {
         return (after, why);
     }

@@ -1,10 +1,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dlq_core::Delivery;
+use tower_layer::Layer;
+use tower_service::Service;
+
 use super::service::Shared;
 use super::table::Table;
 use super::{DEFAULT_NAME, Matcher, Router};
-use crate::handler::{HandlerStack, Handles, IntoStack, InvalidConfig, check_name, same_variables};
+use crate::handler::{
+    HandlerService, HandlerStack, Handles, IntoStack, InvalidConfig, Layers, check_name,
+    same_variables,
+};
+use crate::stage::{ClassifiedError, IsDone};
 
 /// A router whose routes are being declared. See the [module docs](super).
 #[derive(Debug)]
@@ -13,11 +21,17 @@ pub struct RouterBuilder {
     name: Arc<str>,
     routes: Vec<(Matcher, Result<HandlerStack, InvalidConfig>)>,
     fallback: Option<Result<HandlerStack, InvalidConfig>>,
+    layers: Layers,
 }
 
 impl RouterBuilder {
     pub(super) fn new() -> Self {
-        Self { name: Arc::from(DEFAULT_NAME), routes: Vec::new(), fallback: None }
+        Self {
+            name: Arc::from(DEFAULT_NAME),
+            routes: Vec::new(),
+            fallback: None,
+            layers: Layers::default(),
+        }
     }
 
     /// Sets the name under which messages that no handler takes are kept. Defaults to `router`: choose another where
@@ -40,6 +54,44 @@ impl RouterBuilder {
     /// Hands messages that no route takes to `handler`. Defaults to none: they are rejected.
     pub fn fallback<Args>(mut self, handler: impl IntoStack<Args>) -> Self {
         self.fallback = Some(handler.into_stack());
+        self
+    }
+
+    /// Adds a layer around the function of every handler, whether its route is declared before or after. It wraps the
+    /// handler's own layers, and those that were added before. Defaults to none.
+    ///
+    /// Each handler has a service of its own of it, so that a limit of `tower::limit` limits each for itself; in a
+    /// [`ShareLayer`](crate::handler::ShareLayer) it limits all together. See
+    /// [`HandlerBuilder::layer`](crate::handler::HandlerBuilder::layer) for where it stands and how its errors are judged.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use dlq_tower::handler::{ShareLayer, handler};
+    /// use dlq_tower::router::Router;
+    /// use tower::limit::RateLimitLayer;
+    /// # async fn charge() {}
+    /// # async fn refund() {}
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlq_tower::handler::InvalidConfig> {
+    /// // Ten calls a second, of both.
+    /// let router = Router::new()
+    ///     .route("payments.charge", handler("payments.charge", charge))
+    ///     .route("payments.refund", handler("payments.refund", refund))
+    ///     .layer(ShareLayer::new(RateLimitLayer::new(10, Duration::from_secs(1))))
+    ///     .build()?;
+    /// # let _ = router;
+    /// # Ok(()) }
+    /// ```
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<HandlerService> + Send + Sync + 'static,
+        L::Service: Service<Delivery, Future: Send + 'static> + Clone + Send + Sync + 'static,
+        <L::Service as Service<Delivery>>::Response: IsDone,
+        <L::Service as Service<Delivery>>::Error: ClassifiedError,
+    {
+        self.layers.push(layer);
         self
     }
 
@@ -66,6 +118,7 @@ impl RouterBuilder {
             None => None,
         };
         let Handlers { all, by_name } = handlers;
+        let all = all.iter().map(|handler| handler.within(&self.layers)).collect();
         if by_name.contains_key(&self.name) {
             return Err(InvalidConfig::new(format!(
                 "the router and one of its handlers are both called `{}`; give the router another name",

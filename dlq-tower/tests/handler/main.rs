@@ -9,6 +9,7 @@ mod errors;
 mod extract;
 mod fixture;
 mod keys;
+mod layers;
 mod macros;
 mod router;
 mod settings;

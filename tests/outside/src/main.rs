@@ -1,8 +1,12 @@
-//! A consumer in memory, then a router of two handlers on NATS whose letters are sent back to one of them.
+//! A consumer in memory with a rate limit, then a router of two handlers on NATS whose letters are sent back to one of them.
 
 mod nats;
 
+use std::time::Duration;
+
 use serde::Deserialize;
+use tower::limit::RateLimitLayer;
+use tower_dlq::handler::ShareLayer;
 use tower_dlq::memory::{MemoryBroker, MemoryStore, MemoryTransport};
 use tower_dlq::prelude::*;
 
@@ -28,12 +32,17 @@ async fn in_memory() -> Result<(), Box<dyn std::error::Error>> {
         let body = format!(r#"{{"cents":{cents}}}"#);
         payments.publish(Message::new("payments.requested", body));
     }
+    let limit = ShareLayer::new(RateLimitLayer::new(1, Duration::from_millis(50)));
+    let began = std::time::Instant::now();
     let consumer = Consumer::on(MemoryTransport::new("payments"), &broker)
-        .handler(charge::handler().build()?)
+        .handler(charge::handler().layer(limit).build()?)
         .dead_letters(store)
         .open()
         .await?;
     let report = consumer.run(payments.idle("payments.charge")).await;
+    if began.elapsed() < Duration::from_millis(100) {
+        return Err("three charges have kept to no rate limit".into());
+    }
     println!("in memory: {} handled, {} dead", report.handled, report.dead);
     Ok(())
 }

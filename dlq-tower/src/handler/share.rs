@@ -1,0 +1,223 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use dlq_core::{BoxError, Delivery};
+use pin_project_lite::pin_project;
+use tokio::task::futures::TaskLocalFuture;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::HandlerService;
+use super::layered::AttemptFuture;
+use crate::concurrency::{Permits, Taker};
+use crate::stage::{ClassifiedError, Done, IsDone, Setback};
+
+tokio::task_local! {
+    /// The handler whose attempt a shared service is doing.
+    static CHOSEN: HandlerService;
+}
+
+/// Makes one service of a layer for all handlers and attempts that it is applied to, so that what the layer counts is
+/// counted for all of them together. For services that cannot be cloned, such as that of `tower::limit::RateLimitLayer`.
+///
+/// The service stands behind a lock. Whoever waits until it is ready holds the lock, and others wait in the order in which
+/// they came; an attempt that is dropped while it waits gives up its place. Clones of the layer share the service.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use dlq_tower::handler::{ShareLayer, handler};
+/// use tower::limit::RateLimitLayer;
+///
+/// async fn charge() {}
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlq_tower::handler::InvalidConfig> {
+/// // Ten attempts a second; further ones wait for their turn.
+/// let stack = handler("payments.charge", charge)
+///     .layer(ShareLayer::new(RateLimitLayer::new(10, Duration::from_secs(1))))
+///     .build()?;
+/// # let _ = stack;
+/// # Ok(()) }
+/// ```
+///
+/// The layer must call its service in the task that called it: one that hands messages to a task of its own, as
+/// `tower::buffer` does, fails each attempt. Such a layer needs no sharing, since its service can be cloned.
+#[must_use = "a layer does nothing until it is applied to a service"]
+pub struct ShareLayer<S> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S> {
+    service: Mutex<S>,
+    /// One, for whoever waits until the service is ready.
+    turn: Arc<Permits>,
+}
+
+impl<S> Shared<S> {
+    fn service(&self) -> MutexGuard<'_, S> {
+        self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S> ShareLayer<S> {
+    /// Makes the one service of `layer`.
+    pub fn new<L: Layer<Chosen, Service = S>>(layer: L) -> Self {
+        let service = Mutex::new(layer.layer(Chosen(())));
+        Self { shared: Arc::new(Shared { service, turn: Arc::new(Permits::new(1)) }) }
+    }
+}
+
+impl<S> Clone for ShareLayer<S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S> fmt::Debug for ShareLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShareLayer").finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<HandlerService> for ShareLayer<S> {
+    type Service = Share<S>;
+
+    fn layer(&self, handler: HandlerService) -> Share<S> {
+        let turn = Taker::new(Arc::clone(&self.shared.turn));
+        Share { shared: Arc::clone(&self.shared), turn, handler }
+    }
+}
+
+/// The service that a [`ShareLayer`] gives its layer: the handler of whichever message is being handled.
+#[derive(Debug)]
+pub struct Chosen(());
+
+impl Service<Delivery> for Chosen {
+    type Response = Done;
+    type Error = Setback;
+    type Future = ChosenFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Setback>> {
+        // Which handler it is turns out with the call.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> ChosenFuture {
+        ChosenFuture(match CHOSEN.try_with(HandlerService::clone) {
+            Ok(handler) => Choice::Waiting(handler, Some(delivery)),
+            Err(_) => Choice::Nobody,
+        })
+    }
+}
+
+/// One attempt of the handler that a message is for.
+#[derive(Debug)]
+#[must_use = "a future does nothing until it is polled"]
+pub struct ChosenFuture(Choice);
+
+#[derive(Debug)]
+enum Choice {
+    /// The handler is not ready yet: layers inside may make it wait.
+    Waiting(HandlerService, Option<Delivery>),
+    /// It runs.
+    Running(AttemptFuture),
+    /// It is not known which handler it is.
+    Nobody,
+}
+
+impl Future for ChosenFuture {
+    type Output = Result<Done, Setback>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match &mut self.0 {
+                Choice::Waiting(handler, delivery) => {
+                    ready!(handler.poll_ready(cx))?;
+                    let delivery = delivery.take().expect("it is taken once");
+                    self.0 = Choice::Running(handler.call(delivery));
+                }
+                Choice::Running(attempt) => return Pin::new(attempt).poll(cx),
+                Choice::Nobody => {
+                    let error = "cannot tell whose attempt this is: a layer inside `ShareLayer` calls its service in another \
+                                 task; give the layer without `ShareLayer`";
+                    return Poll::Ready(Err(BoxError::from(error).into()));
+                }
+            }
+        }
+    }
+}
+
+/// A handler behind the one service of a [`ShareLayer`].
+#[derive(Debug)]
+pub struct Share<S> {
+    shared: Arc<Shared<S>>,
+    turn: Taker,
+    handler: HandlerService,
+}
+
+impl<S> fmt::Debug for Shared<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl<S> Clone for Share<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            turn: self.turn.clone(),
+            handler: self.handler.clone(),
+        }
+    }
+}
+
+impl<S> Service<Delivery> for Share<S>
+where
+    S: Service<Delivery>,
+    S::Response: IsDone,
+    S::Error: ClassifiedError,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = ShareFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        ready!(self.turn.poll(cx));
+        self.shared.service().poll_ready(cx)
+    }
+
+    fn call(&mut self, delivery: Delivery) -> ShareFuture<S::Future> {
+        let handler = self.handler.clone();
+        let call = || self.shared.service().call(delivery);
+        let attempt = CHOSEN.sync_scope(handler.clone(), call);
+        self.turn.hand_over().release();
+        ShareFuture { attempt: CHOSEN.scope(handler, attempt) }
+    }
+}
+
+pin_project! {
+    /// One attempt through a shared service.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct ShareFuture<F> {
+        #[pin]
+        attempt: TaskLocalFuture<HandlerService, F>,
+    }
+}
+
+impl<F: Future> Future for ShareFuture<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().attempt.poll(cx)
+    }
+}
+
+impl<F> fmt::Debug for ShareFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShareFuture").finish_non_exhaustive()
+    }
+}
