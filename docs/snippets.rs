@@ -17,6 +17,7 @@ pages! {
     from_spring_kafka = "from-spring-kafka.md",
     guarantees = "guarantees.md",
     idempotency = "idempotency.md",
+    layers = "layers.md",
     observability = "observability.md",
     order = "order.md",
     replay = "replay.md",

@@ -24,7 +24,7 @@ impl<E> fmt::Debug for ClassProbe<E> {
 
 /// First: a [`HandlerError`] knows everything.
 pub trait ViaHandlerError {
-    /// How it is judged.
+    /// Returns the classifier.
     fn judge(&self) -> BoxClassifier<HandlerError>;
 }
 
@@ -39,7 +39,7 @@ pub trait ViaClassify {
     /// The error.
     type Error;
 
-    /// How it is judged.
+    /// Returns the classifier.
     fn judge(&self) -> BoxClassifier<Self::Error>;
 }
 
@@ -56,7 +56,7 @@ pub trait ViaNothing {
     /// The error.
     type Error;
 
-    /// How it is judged.
+    /// Returns the classifier.
     fn judge(&self) -> BoxClassifier<Self::Error>;
 }
 
@@ -68,7 +68,7 @@ impl<E: 'static> ViaNothing for ClassProbe<E> {
     }
 }
 
-/// What the attribute's `classify` names.
+/// Makes the classifier that the attribute's `classify` names.
 pub fn closure<E, F, R>(classify: F) -> BoxClassifier<E>
 where
     E: Into<BoxError> + 'static,
@@ -78,7 +78,7 @@ where
     BoxClassifier::new(classify)
 }
 
-/// What the attribute's `terminal` names; gives the closure its argument's type.
+/// Gives the closure of the attribute's `terminal` its argument's type.
 pub fn pattern<E, F: Fn(&E) -> bool>(terminal: F) -> F {
     terminal
 }
@@ -126,14 +126,14 @@ impl<F: Fn(&E) -> bool, E> Classifier<E> for Terminal<F, E> {
     }
 }
 
-/// What `retry_after` of the derive may name: a duration, or one that may be absent.
+/// Types that `retry_after` of the derive may name: a duration, or an optional one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not how long to wait",
     label = "not a duration",
     note = "`retry_after` names a field or an expression of type `Duration` or `Option<Duration>`, or a text such as \"10s\""
 )]
 pub trait RetryAfter {
-    /// How long.
+    /// Returns the time to wait.
     fn retry_after(&self) -> Option<Duration>;
 }
 

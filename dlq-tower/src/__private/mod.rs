@@ -1,4 +1,5 @@
-//! What expansions of the macros call. Not part of the interface: it changes with the macros, which are pinned to it.
+//! Functions that expansions of the macros call. Not part of the interface: they change with the macros, which are
+//! pinned to them.
 
 mod classify;
 mod payload;

@@ -60,7 +60,7 @@ impl<P: Payload> ViaPayload for PayloadProbe<Result<P, Rejection>> {
 
 /// It is something else.
 pub trait ViaOther {
-    /// What the rest says.
+    /// Returns the first payload extractor, or what the rest returns.
     fn first<R>(&self, rest: R) -> R;
 }
 
@@ -70,7 +70,7 @@ impl<A> ViaOther for &PayloadProbe<A> {
     }
 }
 
-/// What was found among the arguments of a handler: its payload extractor.
+/// Payload extractor among the arguments of a handler.
 #[diagnostic::on_unimplemented(
     message = "a key closure needs a payload, and this handler takes none",
     label = "no argument is the payload",

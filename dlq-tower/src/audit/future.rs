@@ -14,7 +14,7 @@ use super::AUDIT_LOST_TOTAL;
 use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement};
 
 pin_project! {
-    /// One message in hand, noted when it is settled.
+    /// A message in flight, noted when it is settled.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         #[pin]
@@ -62,7 +62,7 @@ impl<F> fmt::Debug for ResponseFuture<F> {
     }
 }
 
-/// What a row is made of.
+/// Data of a row.
 pub(super) struct Note {
     delivery: Delivery,
     rows: Sender<ProcessedEvent>,

@@ -49,11 +49,11 @@ pub use layer::AuditLayer;
 pub use service::Audit;
 pub use writer::AuditWriter;
 
-/// How many rows may be on their way to the store.
+/// Number of rows that may be on their way to the store.
 pub const CAPACITY: usize = 8192;
-/// How many rows are written at once at most.
+/// Maximum number of rows that are written at once.
 pub const BATCH: usize = 512;
-/// How long a row waits for others to be written with.
+/// Time that a row waits for others to be written with.
 pub const LINGER: Duration = Duration::from_millis(200);
 /// Rows that were lost, in all.
 pub const AUDIT_LOST_TOTAL: &str = "dlq_audit_lost_total";

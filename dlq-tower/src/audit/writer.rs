@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AUDIT_LOST_TOTAL, BATCH, LINGER};
 
-/// How often a batch is tried that the store does not take.
+/// Number of tries of a batch that the store does not take.
 const TRIES: u32 = 5;
-/// How long is waited before it is tried again; doubles each time.
+/// Pause before the next try; doubles each time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Puts rows into a store, in batches. See the [module docs](super).

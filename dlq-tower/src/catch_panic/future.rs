@@ -13,7 +13,7 @@ use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Run, Setback, clas
 type Payload = Box<dyn Any + Send>;
 
 pin_project! {
-    /// One run, whose panic is a failure.
+    /// A run whose panic is a failure.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         #[pin]

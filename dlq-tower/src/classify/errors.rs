@@ -128,7 +128,7 @@ where
 }
 
 pin_project! {
-    /// One attempt, with the errors of its layers classified.
+    /// An attempt, with the errors of its layers classified.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ClassifyErrorsFuture<F, C, E> {
         #[pin]

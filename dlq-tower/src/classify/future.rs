@@ -11,7 +11,7 @@ use super::layer::Shared;
 use crate::stage::{Done, IsHandled, Run, Setback};
 
 pin_project! {
-    /// One run of a handler, classified.
+    /// A classified run of a handler.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F, C> {
         // None once it has completed.

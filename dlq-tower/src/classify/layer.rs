@@ -21,7 +21,7 @@ impl<E: dlq_core::Classify + ?Sized> Classifier<E> for Derived {
     }
 }
 
-/// What every clone of one classifying service shares.
+/// State that every clone of one classifying service shares.
 pub(super) struct Shared<C> {
     pub(super) classifier: C,
     pub(super) clock: LayerClock,

@@ -10,7 +10,7 @@ use super::permits::{Permit, Taker};
 use crate::stage::{ClassifiedError, Done, IsDone, Setback, classified};
 
 pin_project! {
-    /// One run, with its permit.
+    /// A run with its permit.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         #[pin]

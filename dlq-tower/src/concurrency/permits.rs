@@ -65,7 +65,7 @@ impl Permits {
         Some(ticket)
     }
 
-    /// Whether `ticket` has been given a permit, which is fetched with this.
+    /// Returns true if `ticket` has been given a permit, which is fetched with this.
     #[cold]
     fn fetch(&self, ticket: u64, cx: &Context<'_>) -> bool {
         let mut line = self.line();
@@ -133,7 +133,7 @@ impl Line {
     }
 }
 
-/// What a service takes its permits by, one at a time. A clone starts without one.
+/// Access of a service to its permits, one at a time. A clone starts without one.
 #[derive(Debug)]
 pub(crate) struct Taker {
     permits: Arc<Permits>,

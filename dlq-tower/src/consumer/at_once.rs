@@ -21,18 +21,18 @@ use crate::stage::Settlement;
 
 /// A handler that keeps the thread for longer had better run beside others.
 const BRIEF: Duration = Duration::from_micros(5);
-/// One that keeps it for longer is as bad as several of those.
+/// Time for which a handler may keep the thread. A longer one is as bad as several of those.
 const LONG: Duration = Duration::from_millis(1);
-/// One that keeps it for longer does more than compute, and holds up the whole loop.
+/// Time for which a handler may compute. A longer one does more than compute, and holds up the whole loop.
 const BLOCKING: Duration = Duration::from_millis(20);
-/// How many messages get tasks of their own at once when handlers were not brief.
+/// Number of messages that get tasks of their own at once when handlers were not brief.
 const APART: u32 = 256;
 /// The same after several that were blocking; and after how many brief ones that is forgotten.
 const MOST_APART: u32 = 1 << 16;
-/// How many handlers in a row may keep the thread until then.
+/// Number of handlers in a row that may keep the thread until then.
 const TRIES: u32 = 4;
 
-/// Whether the next message may be handled where it was received.
+/// Decides whether the next message may be handled where it was received.
 ///
 /// A handler that computes for long would run on one thread, and keep all others waiting. So it is watched how long
 /// they take.
@@ -40,11 +40,11 @@ const TRIES: u32 = 4;
 pub(super) struct Pace {
     /// Grows with each handler that was not brief, by more than it shrinks with one that was.
     score: u32,
-    /// How many messages get tasks of their own.
+    /// Number of messages that get tasks of their own.
     apart: u32,
-    /// How many did after the last one that was blocking.
+    /// Number of messages that did after the last blocking one.
     penalty: u32,
-    /// How many were brief since then.
+    /// Number of messages that were brief since then.
     calm: u32,
 }
 
@@ -86,14 +86,14 @@ impl Pace {
     }
 }
 
-/// What the next message has from the one before, while no other task has a turn.
+/// Parts that the next message reuses from the one before, while no other task has a turn.
 #[derive(Default)]
 pub(super) struct Kept {
     turn: Option<Turn>,
     hand: Option<Arc<Hand>>,
 }
 
-/// How far a message has come without waiting. All but the first have boxes, so that the first is small.
+/// Progress of a message without waiting. All but the first variant have boxes, so that the first is small.
 pub(super) enum Begun {
     /// To the end.
     Ended(Fate, Place),

@@ -1,4 +1,4 @@
-//! What a message whose run has ended leaves at its idempotency key, and what becomes of that.
+//! Counts that a message whose run has ended leaves at its idempotency key, and what becomes of them.
 
 use dlq_core::idempotency::Release;
 use dlq_core::{Disposition, Reason};
@@ -11,13 +11,14 @@ use super::lease::Leased;
 use super::message::{CutOff, Ran, Shared, UNMARKING};
 use super::report::Outcome;
 
-/// How long a dead message is given back for when the counts of its key could not start over.
+/// Time for which a dead message is given back when the counts of its key could not start over.
 const UNCOUNTED: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// What the idempotency key of a message that ended so is still to be told, if anything: that it has died, and may have
-    /// left counts, or that attempts of its run were an outage's. The counts of a permanent failure have started over with
-    /// its release, if the layer saw it and the store has answered; at a first run there is little to leave.
+    /// Returns what the idempotency key of an ended message still has to be told, if anything: that it has died, and
+    /// may have left counts, or that attempts of its run were an outage's. The counts of a permanent failure have
+    /// started over with its release, if the layer saw it and the store has answered; at a first run there is little to
+    /// leave.
     #[inline]
     pub(super) fn owes(&self, disposition: &Disposition, hand: &Hand) -> Option<Release> {
         if !self.has_keys {

@@ -28,16 +28,16 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 type Handed = (Delivery, SettleOnce);
 type Fetched = Result<Option<Handed>, TransportError>;
 
-/// How many messages are fetched until others have a turn.
+/// Number of messages that are fetched until others have a turn.
 pub(super) const AT_ONCE: usize = 64;
 
-/// Between two questions to a source that fails.
+/// Pause between two requests to a source that fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A source, erased.
 pub(super) trait Feed: fmt::Debug + Send {
-    /// Whom its messages are for.
+    /// Sets the handlers that the messages are for.
     fn yields_to(&mut self, _recipients: Arc<dyn Recipients>) {}
 
     fn next(&mut self) -> BoxFuture<'_, Fetched>;
@@ -49,7 +49,7 @@ pub(super) trait Feed: fmt::Debug + Send {
 
     fn close(&mut self) -> BoxFuture<'_, ()>;
 
-    /// How long it may go without being asked until it is to [`keep`](Self::keep) what it holds.
+    /// Returns the time for which it may go without a request until it has to [`keep`](Self::keep) what it holds.
     fn patience(&self) -> Option<Duration> {
         None
     }
@@ -64,7 +64,7 @@ pub(super) trait Feed: fmt::Debug + Send {
 #[derive(Debug)]
 pub(super) struct Main<S> {
     source: S,
-    /// How asking for more has ended, other than by a message: said to who asks next.
+    /// End of asking for more, other than by a message: reported to the next caller.
     ended: Option<std::thread::Result<Result<(), TransportError>>>,
 }
 
@@ -124,7 +124,7 @@ fn once((delivery, settle): (Delivery, impl Settle)) -> Handed {
     (delivery, settle)
 }
 
-/// What is due in the store.
+/// Letters that are due in the store.
 #[derive(Debug)]
 pub(super) struct Lane<C>(pub(super) StoreLane<C>);
 
@@ -211,12 +211,12 @@ pub(super) struct Fetching {
     pub(super) room: Arc<Room>,
     pub(super) received: mpsc::UnboundedSender<Batch>,
     pub(super) stop: CancellationToken,
-    /// Where errors are reported, and as whose.
+    /// Reporter of errors, and the part that they belong to.
     pub(super) health: Reporter,
     pub(super) part: Part,
 }
 
-/// How fetching ended.
+/// End of fetching.
 pub(super) struct Fetch {
     /// Kept until everything it handed out is settled.
     pub(super) feed: Box<dyn Feed>,

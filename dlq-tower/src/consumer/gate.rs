@@ -1,4 +1,4 @@
-//! What stands before fetching: the outage protection, and the pause after dead-letter routing could not write.
+//! Gate before fetching: the outage protection, and the pause after dead-letter routing could not write.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,7 @@ pub(super) struct Gate {
     has_failed: AtomicBool,
     changed: Arc<watch::Sender<()>>,
     health: Reporter,
-    /// How many wait here, and what shows it.
+    /// Number of sources that wait here, and the gauge that shows it.
     paused: Mutex<(usize, Gauge)>,
 }
 
@@ -119,7 +119,7 @@ impl Gate {
         self.outage.ticket()
     }
 
-    /// Whether more than one message may be fetched at once.
+    /// Returns true if more than one message may be fetched at once.
     pub(super) fn is_well(&self) -> bool {
         !self.failing.load(Ordering::Acquire) && !self.outage.is_active()
     }
@@ -264,8 +264,8 @@ mod tests {
         assert_eq!(shown(), 0.0);
     }
 
-    /// Of two writers one fails and one works at the same moment, which is last is anybody's guess. Once a write has worked
-    /// for certain, all of it is well.
+    /// A write that works certainly clears a failure beside it: if two writers end at the same moment, nobody knows
+    /// which was last.
     #[test]
     fn what_works_again_is_well_whatever_failed_beside_it() {
         const ROUNDS: u32 = 1_000;

@@ -1,4 +1,4 @@
-//! How many letters wait, for whoever watches: read from the store now and then.
+//! Gauges of waiting letters, read from the store now and then.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::health::report;
 use super::{DLQ_EVENTS_COUNT, DLQ_MESSAGES_QUARANTINED};
 
-/// How often the store is asked. Counting is cheap at any size: stores keep the counts.
+/// Interval of questions to the store. Counting is cheap at any size: stores keep the counts.
 const EVERY: Duration = Duration::from_secs(15);
 
 pub(super) struct Gauges<L> {

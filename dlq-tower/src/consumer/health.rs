@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 use super::refused::RefusedLetters;
 
-/// Where a consumer stands.
+/// State of a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RunState {
@@ -63,21 +63,21 @@ impl fmt::Display for Part {
 /// A part that ended before it should have (G9).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostPart {
-    /// Which one.
+    /// The part.
     pub part: Part,
-    /// How it ended: an error with its causes, or a panic.
+    /// Error with its causes, or panic, that ended it.
     pub why: String,
 }
 
-/// How a consumer is.
+/// Health of a consumer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerHealth {
-    /// Where it stands.
+    /// State of the run.
     pub state: RunState,
     /// Parts that ended before they should have. They do not come back; run the consumer anew.
     pub lost: Vec<LostPart>,
-    /// Whether fetching pauses because too many messages failed.
+    /// True if fetching pauses because too many messages failed.
     pub outage: bool,
     /// The latest error of the source, until a message comes again.
     pub source_error: Option<String>,
@@ -88,7 +88,7 @@ pub struct ConsumerHealth {
     /// The latest error of an idempotency store when a key was to be claimed, until it answers again: messages with a key
     /// are deferred meanwhile.
     pub keys_error: Option<String>,
-    /// Why dead-letter routing could not write, until it can again.
+    /// Reason why dead-letter routing could not write, until it can again.
     pub route_error: Option<String>,
     /// Messages whose letters are refused one by one, while the rest goes on; `None` when there are none.
     pub refused_letters: Option<RefusedLetters>,
@@ -118,7 +118,7 @@ impl ConsumerHealth {
 pub struct HealthHandle(watch::Receiver<ConsumerHealth>);
 
 impl HealthHandle {
-    /// How it is now.
+    /// Returns the current health.
     #[must_use]
     pub fn get(&self) -> ConsumerHealth {
         self.0.borrow().clone()
@@ -138,7 +138,7 @@ impl HealthHandle {
     }
 }
 
-/// Where the parts of a consumer report.
+/// Reporter of the parts of a consumer.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter(Arc<watch::Sender<ConsumerHealth>>);
 
@@ -161,7 +161,7 @@ impl Reporter {
         });
     }
 
-    /// Where it stands. One that has stopped stays so: a run that was left behind may still say that it stops.
+    /// Sets the state. A stopped consumer stays so: a run that was left behind may still say that it stops.
     pub(super) fn state(&self, state: RunState) {
         self.0.send_if_modified(|health| {
             let differs = health.state != state && health.state != RunState::Stopped;
@@ -176,7 +176,7 @@ impl Reporter {
         self.change(|health| &mut health.outage, open);
     }
 
-    /// What a part cannot do, until it can again.
+    /// Sets or clears the error of a part.
     pub(super) fn failing(&self, part: Part, why: Option<String>) {
         match part {
             Part::StoreLane => self.change(|health| &mut health.store_error, why),
@@ -185,7 +185,7 @@ impl Reporter {
         }
     }
 
-    /// What stores of idempotency keys do not answer, until they do again.
+    /// Sets or clears the error of stores of idempotency keys.
     pub(super) fn keys_failing(&self, why: Option<String>) {
         self.change(|health| &mut health.keys_error, why);
     }

@@ -16,7 +16,7 @@ struct Lines {
     tails: Mutex<Tails>,
     /// Shows how many wait in line.
     shown: Gauge,
-    /// How many of them are worth a warning.
+    /// Number of waiting messages that are worth a warning.
     many: usize,
 }
 
@@ -24,7 +24,7 @@ struct Lines {
 struct Tails {
     number: u64,
     last: HashMap<Bytes, (u64, oneshot::Receiver<()>)>,
-    /// How many wait for one before them.
+    /// Number of messages that wait for one before them.
     waiting: usize,
     has_warned: bool,
 }
@@ -86,7 +86,7 @@ impl Tails {
 }
 
 impl KeyTurn {
-    /// Whether every message of the key that entered before has left.
+    /// Returns true if every message of the key that entered before has left.
     pub(super) fn is_first(&mut self) -> bool {
         use oneshot::error::TryRecvError::Empty;
         let waits = self.before.as_mut().is_some_and(|b| matches!(b.try_recv(), Err(Empty)));

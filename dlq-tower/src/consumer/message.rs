@@ -1,4 +1,4 @@
-//! One message in hand, from its receipt to its settlement. See the states in the [module docs](super).
+//! A message in flight, from its receipt to its settlement. See the states in the [module docs](super).
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -31,17 +31,17 @@ use crate::idempotency::Upkeep;
 use crate::retry::{self, HoldSlots};
 use crate::stage::RouteError;
 
-/// How long a message is given back for when its crash mark could not be written.
+/// Time for which a message is given back when its crash mark could not be written.
 pub(super) const UNMARKED: Duration = Duration::from_secs(5);
-/// How long the removal of a mark may take when the run was cut off.
+/// Time limit for removing a mark when the run was cut off.
 pub(super) const UNMARKING: Duration = Duration::from_millis(500);
 
-/// What all messages of one run share.
+/// State that all messages of one run share.
 pub(super) struct Shared {
     pub(super) program: Program,
-    /// What keeps the idempotency keys of a stack that was composed by hand.
+    /// Keepers of the idempotency keys of a stack that was composed by hand.
     pub(super) upkeep: Vec<Upkeep>,
-    /// Whether any message has an idempotency key.
+    /// True if any message has an idempotency key.
     pub(super) has_keys: bool,
     pub(super) gate: Arc<Gate>,
     pub(super) probation: Probation,
@@ -52,11 +52,11 @@ pub(super) struct Shared {
     pub(super) evidence: Option<Evidence>,
     /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
-    /// How many may wait for a retry in the process, so that sleepers never fill what is in hand (G4).
+    /// Slots for messages that wait for a retry in the process, so that sleepers never fill the room (G4).
     pub(super) slots: HoldSlots,
-    /// What has not started or waits is given back.
+    /// Signal to give back messages that have not started or wait.
     pub(super) stop: CancellationToken,
-    /// What runs is cut off.
+    /// Signal to cut off runs.
     pub(super) abort: CancellationToken,
     pub(super) settle_errors: Counter,
     pub(super) clock: SharedClock,
@@ -77,7 +77,7 @@ pub(super) struct InHand {
     pub(super) place: Place,
 }
 
-/// What a message takes while it is in hand. Given back last, so that what is in hand is bounded.
+/// Room that a message takes while it is in flight. Given back last, so that the number in flight is bounded.
 pub(super) struct Place {
     pub(super) room: OwnedSemaphorePermit,
     pub(super) _counted: Counted,
@@ -105,10 +105,10 @@ impl Drop for Counted {
     }
 }
 
-/// Why something was not done: the consumer stops.
+/// Error that something was not done because the consumer stops.
 pub(super) struct Stopping;
 
-/// Why something was not done: the deadline of the stop has passed.
+/// Error that something was not done because the deadline of the stop has passed.
 pub(super) struct CutOff;
 
 /// A run that ended.
@@ -116,10 +116,10 @@ pub(super) struct Ran {
     pub(super) disposition: Disposition,
     /// The delivery to go on with, when it goes on here.
     pub(super) delivery: Delivery,
-    /// Whether it began: no for a suspect whose mark could not be written.
+    /// True if the run began: false for a suspect whose mark could not be written.
     pub(super) has_begun: bool,
     pub(super) routing_failed: bool,
-    /// What its idempotency key is still to be told.
+    /// Release that its idempotency key still has to be told.
     pub(super) owes: Option<Release>,
     /// The right to run, until it is settled; none where it was given back before.
     pub(super) turn: Option<Turn>,
@@ -133,8 +133,8 @@ pub(super) struct Marked {
     /// Marks of earlier runs. They stay where the message is not over with this one: else what fails first and kills the
     /// process at a later attempt would be found to have crashed once, for ever (G3).
     earlier: u32,
-    /// Whether the message was given up for its crashes, and so not run. Its marks say that it must not be, and stay until
-    /// it is settled: else it would be run again whenever its letter cannot be written (G3).
+    /// Evidence if the message was given up for its crashes, and so not run. Its marks say that it must not run, and
+    /// stay until it is settled: otherwise it would run again whenever its letter cannot be written (G3).
     convicted: Option<Conviction>,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct Marked {
 #[derive(Clone, Copy)]
 pub(super) struct Unmark {
     pub(super) death: Death,
-    /// How many marks it leaves.
+    /// Number of marks that it leaves.
     pub(super) left: u32,
 }
 
@@ -380,7 +380,7 @@ impl Shared {
         retry::until_within(self.stop.clone(), self.slots.clone(), HAND.scope(hand, stack))
     }
 
-    /// How a run of `delivery` has ended.
+    /// Returns the end of a run of `delivery`.
     pub(super) fn ran(&self, result: Ended, delivery: Delivery, hand: &Hand) -> Ran {
         let routing_failed = result.is_err();
         let disposition = match result {
@@ -434,7 +434,7 @@ impl Shared {
         outcome
     }
 
-    /// How a message is ended, unless the broker does not confirm it.
+    /// Returns the end of a message, unless the broker does not confirm it.
     pub(super) fn will_be(&self, delivery: &Delivery, disposition: &Disposition) -> Outcome {
         let outcome = Outcome::of(disposition);
         if outcome != Outcome::Deferred && delivery.lane() != Lane::Store {
@@ -443,7 +443,7 @@ impl Shared {
         outcome
     }
 
-    /// How a message was ended.
+    /// Returns the end of a message.
     pub(super) fn settled(
         &self,
         settled: Result<(), TransportError>,
@@ -507,8 +507,8 @@ impl Shared {
         Fate { outcome: self.settle(settle, delivery, now).await, route_errors }
     }
 
-    /// What is to be removed of the mark of a run that has ended so, where nothing speaks for it any more. Whether the
-    /// broker has confirmed that matters to what is given up for its crashes.
+    /// Returns the marks of an ended run to remove, if nothing speaks for them any more. For messages that were given
+    /// up for their crashes it matters whether the broker has confirmed.
     pub(super) fn refuted(
         &self,
         marked: Marked,

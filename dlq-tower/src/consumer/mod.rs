@@ -217,7 +217,7 @@ pub use shutdown::{ConsumerHandle, signal};
 pub const IN_HAND: &str = "dlq_consumer_in_hand";
 /// Messages in hand that wait in line for an earlier one of their order key, by consumer: a gauge.
 pub const IN_LINE: &str = "dlq_consumer_in_line";
-/// Whether fetching pauses, by consumer: a gauge that is 0 or 1.
+/// State of fetching, by consumer: a gauge that is 1 during a pause, otherwise 0.
 pub const PAUSED: &str = "dlq_consumer_paused";
 /// Messages whose letters are refused one by one, by consumer: a gauge.
 pub const REFUSED_LETTERS: &str = "dlq_consumer_refused_letters";

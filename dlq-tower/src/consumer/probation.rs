@@ -9,10 +9,10 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use super::hand::Conviction;
 
-/// How many messages that we gave back ourselves are remembered.
+/// Number of messages that we gave back ourselves and remember.
 const REMEMBERED: usize = 16 * 1024;
 
-/// Whether a message is let run beside others.
+/// Permission for a message to run beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Suspicion {
     None,
@@ -24,16 +24,16 @@ pub(super) enum Suspicion {
     Convicted(Death, u32),
 }
 
-/// Who may run now. A suspect waits until nothing else runs, and nothing starts before it has ended.
+/// Permission to run now. A suspect waits until nothing else runs, and nothing starts before it has ended.
 #[derive(Debug)]
 pub(super) struct Probation {
     runs: Runs,
     suspect_after: u32,
     has_marks: bool,
     explained: Mutex<Explained>,
-    /// What was given up for its crashes and is not settled: how many they were, and by what they were found.
+    /// Messages that were given up for their crashes and are not settled: the number of crashes, and the evidence.
     convicted: Mutex<HashMap<Death, (u32, Conviction)>>,
-    /// Whether there is anything of that kind: saves the lock where there is not.
+    /// True if there are any: saves the lock otherwise.
     convicts: AtomicBool,
     /// Marks of runs that have ended, and could not be removed.
     owed: Mutex<HashMap<LetterId, Owed>>,
@@ -42,9 +42,9 @@ pub(super) struct Probation {
 /// Marks that are not known to be removed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
-    /// How many there were to be without them.
+    /// Number that there would be without them.
     pub(super) left: u32,
-    /// How many they are.
+    /// Number of marks.
     marks: u32,
 }
 
@@ -102,7 +102,7 @@ impl Probation {
         }
     }
 
-    /// Whether nothing at all speaks for a crash.
+    /// Returns true if nothing at all speaks for a crash.
     pub(super) fn is_beyond_doubt(&self, delivery: &Delivery) -> bool {
         let is_known = match delivery.lane() {
             Lane::Store => delivery.crashes() == 0,
@@ -167,15 +167,16 @@ impl Probation {
         convicted.get(&death).map(|&(crashes, by)| (death, crashes, by))
     }
 
-    /// How many runs of a message ended with the process, when so many marks of it have been found: each time that it
-    /// was given up again added one, and was no run.
+    /// Returns the number of runs of a message that ended with the process, given the number of its marks: each time
+    /// that it was given up again added one, and was no run.
     pub(super) fn crashes(&self, death: Death, marks: u32) -> u32 {
         let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
         convicted.get(&death).map_or(marks, |(crashes, _)| marks.min(*crashes))
     }
 
-    /// How many marks of earlier runs stay when a run ends with which the message is not over. None where its key had
-    /// convicted it: the key counts crashes itself, and these marks may be of rounds in which it was not run.
+    /// Returns the number of marks of earlier runs that stay when a run ends with which the message is not over. None
+    /// if its key had convicted it: the key counts crashes itself, and these marks may be of rounds in which it was not
+    /// run.
     pub(super) fn earlier(&self, death: Death, marks: u32) -> u32 {
         let convicted = self.convicted.lock().unwrap_or_else(PoisonError::into_inner);
         if convicted.contains_key(&death) { 0 } else { marks }
@@ -214,7 +215,7 @@ impl Probation {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner).remove(&letter);
     }
 
-    /// How many of so many marks are of runs that did not end: those of other processes, too.
+    /// Returns the number of marks that are of runs that did not end, including those of other processes.
     pub(super) fn unended(&self, letter: LetterId, marks: u32) -> u32 {
         match self.owed(letter) {
             // Whether what is owed was removed all the same is not known.

@@ -2,7 +2,7 @@ use std::fmt;
 
 use dlq_core::Disposition;
 
-/// Why a run ended.
+/// Reason why a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {
@@ -24,7 +24,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What a run of a consumer did. Each message that was handed out is counted once, by how it was ended.
+/// Report of a consumer's run. Each message that was handed out is counted once, by its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "the report says whether the source failed"]
@@ -44,7 +44,7 @@ pub struct Report {
     pub route_errors: u64,
     /// Background tasks that ended before they should have.
     pub lost_tasks: u64,
-    /// Why the run ended.
+    /// Reason why the run ended.
     pub ended: Ended,
 }
 
@@ -84,7 +84,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// How one message left our hands.
+/// End of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Handled,
@@ -95,7 +95,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether something is kept of the message elsewhere.
+    /// Returns true if a record of the message is kept elsewhere.
     pub(super) fn is_recorded(self) -> bool {
         matches!(self, Self::Dead | Self::Retried)
     }
@@ -115,7 +115,7 @@ impl Outcome {
     }
 }
 
-/// How one message left our hands, and what went wrong on the way.
+/// End of a message, and what went wrong on the way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     pub(super) outcome: Outcome,

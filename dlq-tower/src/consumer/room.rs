@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
-/// How long a source that waits for messages keeps the room for the next one while another source has none.
+/// Time for which a source that waits for messages keeps the room for the next one while another source has none.
 const TURN: Duration = Duration::from_millis(250);
 
 /// Room for so many messages. First come, first served.
 #[derive(Debug)]
 pub(super) struct Room {
     permits: Arc<Semaphore>,
-    /// How many wait for room.
+    /// Number of sources that wait for room.
     waiting: AtomicUsize,
     came: Notify,
 }
 
-/// One of those that wait.
+/// A source that waits for room.
 struct Waiting<'r>(&'r Room);
 
 impl Drop for Waiting<'_> {

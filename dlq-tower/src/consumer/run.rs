@@ -41,13 +41,13 @@ use crate::retry::{HoldSlots, step_within};
 use crate::stage::with_reading;
 use crate::store_lane::StoreLane;
 
-/// Between the deadline of a stop, when what runs is cut off, and the end of tasks that do not listen.
+/// Time between the deadline of a stop, when runs are cut off, and the end of tasks that do not listen.
 const GRACE: Duration = Duration::from_secs(1);
 /// Past the deadline, how long a stop may take in all: twice that, the time for claims to be given back, and as much
 /// again for what is slow.
 const LAST: Duration = Duration::from_secs(4);
 
-/// How many messages get tasks from a suspect on, itself included, so that they take their turns in order.
+/// Number of messages that get tasks from a suspect on, itself included, so that they take their turns in order.
 const SUSPECT: u32 = 1 + AT_ONCE as u32;
 
 /// Fetches messages, runs them through a stack and settles them. See the [module docs](super).
@@ -117,7 +117,7 @@ impl Consumer {
         ConsumerHandle::new(self.stop.clone(), self.health.handle())
     }
 
-    /// How it is.
+    /// Returns the health of the consumer.
     #[must_use]
     pub fn health(&self) -> HealthHandle {
         self.health.handle()
@@ -210,7 +210,7 @@ impl Drop for Running {
     }
 }
 
-/// What a background task ends with.
+/// Result of a background task.
 enum Ending {
     Fetch(Fetch),
     Schedule(Result<(), StoreError>),
@@ -239,7 +239,7 @@ struct Run {
     in_hand: Gauge,
     health: Reporter,
     report: Report,
-    /// How often what runs was told to end.
+    /// Number of times that running messages were told to end.
     cuts: u32,
     /// The idempotency keys of the handlers.
     idempotency: Vec<Upkeep>,

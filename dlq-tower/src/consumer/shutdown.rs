@@ -21,7 +21,7 @@ impl ConsumerHandle {
         self.stop.cancel();
     }
 
-    /// How it is.
+    /// Returns the health of the consumer.
     #[must_use]
     pub fn health(&self) -> HealthHandle {
         self.health.clone()

@@ -27,13 +27,13 @@ pub(super) type Settling = Pin<Box<dyn Future<Output = Ended> + Send>>;
 pub(super) trait Stack: Send + Sync {
     fn run(&self, delivery: Delivery) -> Settling;
 
-    /// One to run for one message after another.
+    /// Makes a runner that handles one message after another.
     fn repeat(&self) -> Box<dyn Repeat>;
 }
 
 /// A complete stack that runs for one message after another, as far as it comes without waiting.
 pub(super) trait Repeat: Send {
-    /// How it has ended; or else the rest of it, which has to be polled anew.
+    /// Runs a message and returns its end; or else the rest of it, which has to be polled anew.
     fn step(&mut self, delivery: Delivery, cx: &mut Context<'_>) -> Result<Ended, Settling>;
 }
 
@@ -41,7 +41,7 @@ struct Again<S: Service<Delivery>> {
     /// Never polled: what others are cloned from.
     fresh: S,
     stack: S,
-    /// Where the next run is: as large as a future is, it is not worth a box for each.
+    /// Place of the next run: futures are so large that a box for each would not pay.
     place: Pin<Box<Option<S::Future>>>,
 }
 
@@ -134,7 +134,7 @@ async fn ready<S: Service<Delivery>>(service: &mut S) -> Result<(), S::Error> {
     Ok(())
 }
 
-/// Whose messages these are, and in which order.
+/// Handlers that the messages are for, and their order.
 pub(super) trait Naming: Send + Sync {
     fn names(&self) -> Vec<Arc<str>>;
     fn name_for(&self, delivery: &Delivery) -> Arc<str>;
@@ -147,7 +147,7 @@ pub(super) trait Naming: Send + Sync {
     fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep>;
 }
 
-/// What a source is told of them.
+/// Addressees that a source learns.
 pub(super) struct Addressees(pub(super) Arc<dyn Naming>);
 
 impl Recipients for Addressees {
@@ -155,7 +155,7 @@ impl Recipients for Addressees {
         self.0.names()
     }
 
-    /// Whoever is called `name`, or was before, takes the message now.
+    /// Returns true if the handler that takes the message now is called `name`, or was before.
     fn is_own(&self, name: &str, delivery: &Delivery) -> bool {
         let Some(name) = self.names().into_iter().find(|known| **known == *name) else {
             return false;
@@ -213,7 +213,7 @@ impl<H: Handles> Naming for HandlerNames<H> {
     }
 }
 
-/// One name for everything, and no order.
+/// Single name for everything, without order.
 pub(super) struct OneName(pub(super) Arc<str>);
 
 impl Naming for OneName {
@@ -254,7 +254,7 @@ impl Naming for OneName {
     }
 }
 
-/// What a consumer runs.
+/// Program that a consumer runs.
 #[derive(Clone)]
 pub(super) struct Program {
     pub(super) stack: Arc<dyn Stack>,
@@ -301,7 +301,7 @@ impl Program {
         key.map_err(|payload| Box::new(failure_of(payload, ErrorClass::Permanent)))
     }
 
-    /// What keeps the idempotency key of the delivery.
+    /// Returns the keepers of the delivery's idempotency key.
     pub(super) fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
         guarded("upkeep_for", delivery, || self.naming.upkeep_for(delivery)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What a consumer does for the idempotency keys of its handlers besides having them claimed.
+//! Maintenance of the idempotency keys of a consumer's handlers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::health::{Reporter, report};
 use crate::idempotency::Upkeep;
 
-/// How often the stores are asked to forget. Each process does it, so that it is done as long as one runs.
+/// Interval of requests to forget keys. Each process sends them, so that it is done as long as one runs.
 const EVERY: Duration = Duration::from_secs(60);
-/// How many keys are forgotten at once. Others have their turn then, for as long as that took and at least so long: so half
-/// of what a store can do at most is spent on it, and handlers do not make keys faster than they are forgotten.
+/// Number of keys that are forgotten at once. Others have their turn then, for as long as that took and at least so
+/// long: so half of a store's capacity at most is spent on it, and handlers do not make keys faster than they are
+/// forgotten.
 const BATCH: u32 = 1_000;
 const BETWEEN: Duration = Duration::from_millis(1);
-/// How long claims that were left behind may take to be given back when everything else has ended.
+/// Time limit for giving back abandoned claims when everything else has ended.
 const GIVING_BACK: Duration = Duration::from_secs(1);
 
 /// Forgets keys that have been kept long enough.

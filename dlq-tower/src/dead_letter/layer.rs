@@ -56,7 +56,7 @@ impl DeadLetterLayer {
         self
     }
 
-    /// Whether what waits for long is kept, with its attempts.
+    /// Returns true if messages that wait for long are kept, with their attempts.
     pub(crate) fn has_retry_lane(&self) -> bool {
         self.retry_lane.is_some()
     }

@@ -19,7 +19,7 @@ use super::{OnDeath, PARKED};
 use crate::metrics::Recorder;
 use crate::stage::{GivenUp, Postponed, RouteError, Settlement, is_refusal};
 
-/// What every clone of one routing service shares.
+/// State that every clone of one routing service shares.
 pub(super) struct Shared {
     pub(super) sink: Writer,
     pub(super) feeds: Vec<(Arc<str>, Writer)>,
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     pub(super) attributes: Vec<(String, Attribute)>,
     pub(super) clock: SharedClock,
     pub(super) recorder: Recorder,
-    /// Whether it was told that nothing keeps what waits.
+    /// True if it was reported that nothing keeps waiting messages.
     pub(super) has_warned: AtomicBool,
 }
 

@@ -13,16 +13,16 @@ use dlq_core::store::{BoxSink, Receipt};
 use dlq_core::{DeadLetter, Message, Sink, StoreError, StoreErrorKind};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-/// How many bytes of messages are written in one call, unless one message alone has more. Whoever takes them has to
+/// Number of bytes of messages that are written in one call, unless a single message has more. The receiver has to
 /// answer in time, also from far away.
 const BYTES: usize = 1024 * 1024;
 
-/// How letters are written together.
+/// Rules for writing letters together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Batch {
     /// Letters per call at most.
     pub(super) max: usize,
-    /// How long a call waits for more letters.
+    /// Time that a call waits for more letters.
     pub(super) linger: Duration,
     /// Calls at once.
     pub(super) writers: usize,
@@ -114,7 +114,7 @@ impl Writer {
         (number, receiver)
     }
 
-    /// Whether the letter with this number is not yet being written. Numbers grow along the queue.
+    /// Returns true if the letter with this number is not yet being written. Numbers grow along the queue.
     fn waits(&self, number: u64) -> bool {
         self.queue().waiting.front().is_some_and(|first| first.number <= number)
     }
@@ -185,7 +185,7 @@ impl Writer {
     }
 }
 
-/// How many bytes the producer has sent.
+/// Returns the number of bytes that the producer has sent.
 fn size(message: &Message) -> usize {
     let length = |bytes: Option<&Bytes>| bytes.map_or(0, Bytes::len);
     let headers = message.headers().iter();

@@ -2,7 +2,7 @@ use dlq_core::Delivery;
 
 use super::{FromDelivery, Rejection};
 
-/// Which run of the handler this is.
+/// Number of the run of the handler.
 ///
 /// ```
 /// use dlq_tower::extract::Attempt;
@@ -23,25 +23,25 @@ impl Attempt {
         Self { number, max }
     }
 
-    /// Which run it is, counted from 1. Earlier ones may have been made by another process.
+    /// Returns the number of the run, counted from 1. Earlier ones may have been made by another process.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number
     }
 
-    /// How many runs the policy grants. `None` in a stack that was composed by hand.
+    /// Returns the number of runs that the policy grants. `None` in a stack that was composed by hand.
     #[must_use]
     pub const fn max(&self) -> Option<u32> {
         self.max
     }
 
-    /// Whether it is the first.
+    /// Returns true if it is the first run.
     #[must_use]
     pub const fn is_first(&self) -> bool {
         self.number <= 1
     }
 
-    /// Whether the message dies if this run fails, whatever the class of the error.
+    /// Returns true if the message dies if this run fails, whatever the class of the error.
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.max.is_some_and(|max| self.number >= max)

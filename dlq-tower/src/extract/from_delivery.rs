@@ -3,7 +3,7 @@ use dlq_core::Delivery;
 use super::Rejection;
 use crate::__private::AnyState;
 
-/// What a handler can take from a delivery, as one argument. `S` is the state that the handler is built with.
+/// Types that a handler can take from a delivery, as one argument. `S` is the state that the handler is built with.
 ///
 /// Implement it for what your handlers need again and again:
 ///

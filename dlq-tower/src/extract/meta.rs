@@ -11,15 +11,15 @@ use crate::trace::TraceContext;
 pub struct Meta {
     /// The name of the consumer that it was handed to.
     pub consumer: Arc<str>,
-    /// Where the message stood at its broker.
+    /// Position of the message at its broker.
     pub origin: Origin,
-    /// By which way it came.
+    /// Way by which the delivery came.
     pub lane: Lane,
     /// When the message was published.
     pub published_at: Option<Timestamp>,
-    /// How often the broker has handed it out, this time included.
+    /// Number of times that the broker has handed the message out, including this one.
     pub deliveries: u32,
-    /// How many runs are known to have ended with the process.
+    /// Number of runs that are known to have ended with the process.
     pub crashes: u32,
     /// Hops to a slower retry stage so far.
     pub escalations: u32,

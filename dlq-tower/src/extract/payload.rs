@@ -41,7 +41,7 @@ use crate::handler::ToKey;
 /// }
 /// ```
 pub trait Payload: Sized + Send + 'static {
-    /// What key closures see.
+    /// Value that key closures get.
     type Value;
 
     /// Decodes the payload of `delivery`.
@@ -51,7 +51,7 @@ pub trait Payload: Sized + Send + 'static {
     /// When it cannot be decoded, or there is none.
     fn decode(delivery: &Delivery) -> Result<Self, Rejection>;
 
-    /// What key closures see.
+    /// Returns the value that key closures get.
     fn value(&self) -> &Self::Value;
 }
 

@@ -50,13 +50,13 @@ impl Rejection {
         self
     }
 
-    /// What kind of thing is wrong: `decode`, `malformed` or `oversize`.
+    /// Returns the kind of problem: `decode`, `malformed` or `oversize`.
     #[must_use]
     pub const fn cause(&self) -> Cause {
         self.cause
     }
 
-    /// Whether what was asked for is simply not there.
+    /// Returns true if the requested part is absent rather than broken.
     #[must_use]
     pub const fn is_absent(&self) -> bool {
         self.absent

@@ -4,8 +4,8 @@ use dlq_core::Delivery;
 
 use super::{FromDelivery, FromRef, Rejection};
 
-/// What the handler was built with ([`with_state`](crate::handler::HandlerBuilder::with_state)), or a part of it
-/// ([`FromRef`]). Cloned for each attempt: keep what is large in an `Arc`.
+/// State that the handler was built with ([`with_state`](crate::handler::HandlerBuilder::with_state)), or a part of it
+/// ([`FromRef`]). Cloned for each attempt: keep large values in an `Arc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State<T>(pub T);
 

@@ -419,7 +419,7 @@ impl<I: Idempotency> Stages<I> {
         }
     }
 
-    /// Those that wait for a store, for a permit and for the next attempt.
+    /// Puts the layers around `service` that wait for a store, for a permit and for the next attempt.
     fn outer<S>(&self, service: S) -> Arc<dyn Run>
     where
         S: Reuse + Service<Delivery, Response = Done, Error = Setback>,

@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct HandlerOverrides {
-    /// How often the handler runs at most. Also read as `max_retries`.
+    /// Maximum number of runs of the handler. Also read as `max_retries`.
     #[serde(alias = "max_retries", skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// How many runs may end with the process.
+    /// Maximum number of runs that may end with the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_crashes: Option<u32>,
-    /// How long to wait after each attempt.
+    /// Delays after each attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Backoff>,
-    /// Up to which delay a message waits in the process.
+    /// Longest delay for which a message waits in the process.
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
     pub hold_limit: Option<Duration>,
     /// The longest delay that an error may ask for.
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
     pub max_retry_after: Option<Duration>,
-    /// What a panic means.
+    /// Meaning of a panic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub panic: Option<PanicPolicy>,
-    /// How long an attempt may take.
+    /// Time limit of an attempt.
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// How many attempts run at once.
+    /// Number of attempts that run at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
 }
@@ -51,7 +51,7 @@ impl HandlerOverrides {
         }
     }
 
-    /// What they change of the policy.
+    /// Returns the changes of the policy.
     pub(super) fn policy(&self) -> RetryPolicyOverrides {
         let mut overrides = RetryPolicyOverrides::default();
         overrides.max_attempts = self.max_attempts;
@@ -108,7 +108,7 @@ impl HandlerConfig {
         self
     }
 
-    /// What changes for the handler `name`: its own, and where they say nothing, those for all.
+    /// Returns the changes for the handler `name`: its own, and for the rest those for all.
     #[must_use]
     pub fn overrides(&self, name: &str) -> HandlerOverrides {
         let of = |name: &str| self.0.get(name).cloned().unwrap_or_default();

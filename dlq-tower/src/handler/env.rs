@@ -15,8 +15,8 @@ fn all(prefix: &str) -> String {
     if prefix.is_empty() { String::new() } else { format!("{prefix}_") }
 }
 
-/// What the variables say that begin with `prefix` and the name of the handler; where those say nothing, those that
-/// begin with `prefix` alone.
+/// Returns the changes of variables that begin with `prefix` and the name of the handler; for the rest those that begin
+/// with `prefix` alone.
 pub(super) fn overrides(
     prefix: &str,
     name: &str,

@@ -5,7 +5,7 @@ use dlq_core::{BoxError, Cause, Classification, Classifier};
 
 use crate::extract::Rejection;
 
-/// Why a run of a handler's function did not succeed.
+/// Reason why a run of a handler's function did not succeed.
 #[derive(Debug)]
 pub enum Failed<E> {
     /// An argument could not be taken; the function did not run.

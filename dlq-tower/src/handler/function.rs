@@ -29,7 +29,7 @@ pub trait HandlerFn<S, Args>: Clone + Send + Sync + 'static {
 }
 
 pin_project! {
-    /// One run of a function.
+    /// A run of a function.
     #[project = RunProj]
     enum Run<F> {
         // It runs.

@@ -9,7 +9,7 @@ use super::FunctionId;
 use crate::idempotency::Upkeep;
 use crate::stage::Verdict;
 
-/// What a consumer runs: one handler, or a router over several.
+/// Handler that a consumer can run: a single one, or a router over several.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler that a consumer can run",
     label = "not a built handler or router",
@@ -32,7 +32,7 @@ pub trait Handles:
     /// Messages of one key run one after another, in the order of the source; `None` for one that needs no order.
     fn order_key(&self, delivery: &Delivery) -> Option<Bytes>;
 
-    /// Whether any message has an order key.
+    /// Returns true if any message has an order key.
     fn is_ordered(&self) -> bool;
 
     /// The names of its handlers whose messages wait for a retry longer than the process holds them, so that something has
@@ -52,7 +52,7 @@ pub trait Handles:
         self.names().join(", ")
     }
 
-    /// What is to be done for the idempotency keys of its handlers, which a consumer does. Defaults to nothing.
+    /// Returns the keepers of its handlers' idempotency keys, which a consumer calls. Defaults to none.
     fn upkeep(&self) -> Vec<Upkeep> {
         Vec::new()
     }

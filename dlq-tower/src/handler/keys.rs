@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// What a key closure may return: text, integers, bytes, and options and tuples of those.
+/// Types that a key closure may return: text, integers, bytes, and options and tuples of those.
 ///
 /// An absent key is no key, and so is an **empty** one: messages whose key was left empty are not the same message.
 ///

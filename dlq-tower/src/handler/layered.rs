@@ -87,7 +87,7 @@ impl fmt::Debug for HandlerService {
     }
 }
 
-/// One attempt of a [`HandlerService`].
+/// An attempt of a [`HandlerService`].
 #[must_use = "a future does nothing until it is polled"]
 pub struct AttemptFuture(Pin<Box<dyn Future<Output = Result<Done, Setback>> + Send>>);
 
@@ -187,7 +187,7 @@ where
 }
 
 pin_project! {
-    /// One attempt, begun when its service is ready.
+    /// An attempt, begun when its service is ready.
     pub(super) struct WhenReadyFuture<S: Service<Delivery>> {
         #[pin]
         state: State<S>,

@@ -2,7 +2,7 @@ use std::convert::Infallible;
 
 use dlq_core::BoxError;
 
-/// What a handler's function returns: `Result<(), E>` or nothing. `E` is any error, also a text.
+/// Types that a handler's function may return: `Result<(), E>` or nothing. `E` is any error, also a text.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not what a handler returns",
     label = "a handler returns `Result<(), E>`, or nothing if it cannot fail",
@@ -36,7 +36,7 @@ impl<E: HandlerFailure> HandlerOutput for Result<(), E> {
     }
 }
 
-/// What a handler may fail with: anything that `Box<dyn Error + Send + Sync>` can be made from.
+/// Errors that a handler may return: anything that `Box<dyn Error + Send + Sync>` can be made from.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an error that a handler can return",
     label = "not an error",

@@ -1,4 +1,5 @@
-//! Where a handler's messages are handled: each in a place of its own, which it leaves to a later one when it is done.
+//! Places of a handler's messages: each is handled in a place of its own, which it leaves to a later one when it is
+//! done.
 //!
 //! A place is one allocation with one clone of the composed layers and the future of their last run, so that there are as
 //! many as messages in hand at once, not as many as messages. What a place held of its message is dropped before it is
@@ -20,7 +21,7 @@ use crate::retry::{self, Retry};
 use crate::reuse::Reuse;
 use crate::stage::{Done, Setback, Verdict};
 
-/// How many free places are kept.
+/// Number of free places that are kept.
 const FREE: usize = 64;
 
 /// The composed layers, erased.

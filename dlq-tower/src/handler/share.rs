@@ -53,7 +53,7 @@ pub struct ShareLayer<S> {
 
 struct Shared<S> {
     service: Mutex<S>,
-    /// One, for whoever waits until the service is ready.
+    /// A single permit, for the attempt that waits until the service is ready.
     turn: Arc<Permits>,
 }
 
@@ -114,7 +114,7 @@ impl Service<Delivery> for Chosen {
     }
 }
 
-/// One attempt of the handler that a message is for.
+/// An attempt of the handler that a message is for.
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is polled"]
 pub struct ChosenFuture(Choice);
@@ -200,7 +200,7 @@ where
 }
 
 pin_project! {
-    /// One attempt through a shared service.
+    /// An attempt through a shared service.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ShareFuture<F> {
         #[pin]

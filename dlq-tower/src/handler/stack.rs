@@ -66,18 +66,18 @@ impl HandlerStack {
         &self.shared.aliases
     }
 
-    /// How it is retried, all overrides applied.
+    /// Returns the retry policy, all overrides applied.
     pub fn policy(&self) -> &RetryPolicy {
         &self.shared.policy
     }
 
-    /// How long an attempt may take.
+    /// Returns the time limit of an attempt.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.shared.timeout
     }
 
-    /// How many attempts run at once.
+    /// Returns the number of attempts that run at once.
     #[must_use]
     pub fn concurrency(&self) -> Option<usize> {
         self.shared.concurrency
@@ -98,7 +98,7 @@ impl HandlerStack {
         Self::new(Shared { service, layers, ..(*self.shared).clone() })
     }
 
-    /// Whether both are clones of one handler.
+    /// Returns true if both are clones of one handler.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -178,7 +178,7 @@ impl fmt::Debug for HandlerStack {
     }
 }
 
-/// What a router takes: a [`HandlerStack`], or a [`HandlerBuilder`](super::HandlerBuilder) to be built.
+/// Types that a router takes: a [`HandlerStack`], or a [`HandlerBuilder`](super::HandlerBuilder) to be built.
 pub trait IntoStack<Args> {
     /// The stack.
     ///

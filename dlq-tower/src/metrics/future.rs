@@ -13,7 +13,7 @@ use super::recorder::Handles;
 use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement, reading, with_reading};
 
 pin_project! {
-    /// One message in hand, counted when it is settled.
+    /// A message in flight, counted when it is settled.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         #[pin]

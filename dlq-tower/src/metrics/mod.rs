@@ -51,7 +51,7 @@ pub use service::Metrics;
 
 /// Messages by subject and what became of them.
 pub const EVENTS_PROCESSED_TOTAL: &str = "events_processed_total";
-/// How long messages were in hand, by subject.
+/// Time for which messages were in flight, by subject.
 pub const EVENTS_PROCESSING_DURATION_SECONDS: &str = "events_processing_duration_seconds";
 /// Letters written, by topic and class.
 pub const MESSAGES_IN_DLQ_TOTAL: &str = "messages_in_dlq_total";

@@ -29,7 +29,7 @@ struct Shared {
     other: OnceLock<Arc<Handles>>,
 }
 
-/// How many lists the subjects are spread over.
+/// Number of lists that the subjects are spread over.
 const SLOTS: usize = 128;
 
 /// A place in a list, taken once.
@@ -79,7 +79,7 @@ impl Handles {
 }
 
 impl Recorder {
-    /// How many subjects have their own label; further ones are counted as `other`. So for events.
+    /// Number of subjects that have their own label; further ones are counted as `other`. The same holds for events.
     pub const SUBJECTS: usize = 1000;
 
     /// A recorder that has seen no subject.

@@ -1,10 +1,10 @@
-/// What a route takes: messages of a subject, or of an [`event`]. Both may have wildcards: `*` for one token between
-/// dots, a final `>` for one or more.
+/// Selection of messages for a route: those of a subject, or of an [`event`]. Both may have wildcards: `*` for one
+/// token between dots, a final `>` for one or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matcher {
-    /// By where the message was addressed.
+    /// Messages with this subject.
     Subject(String),
-    /// By the event that the message reports.
+    /// Messages that report this event.
     Event(String),
 }
 

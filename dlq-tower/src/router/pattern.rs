@@ -1,6 +1,6 @@
-//! How two patterns lie to each other.
+//! Relations between two patterns.
 
-/// Whether everything that `narrow` matches is matched by `wide` as well.
+/// Returns true if everything that `narrow` matches is matched by `wide` as well.
 pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     let mut narrow = narrow.split('.');
     for wide in wide.split('.') {
@@ -16,7 +16,7 @@ pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     narrow.next().is_none()
 }
 
-/// Whether anything is matched by both.
+/// Returns true if anything is matched by both.
 pub(super) fn meet(left: &str, right: &str) -> bool {
     let (mut left, mut right) = (left.split('.'), right.split('.'));
     loop {

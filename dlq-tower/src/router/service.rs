@@ -14,7 +14,7 @@ use crate::handler::{FunctionId, HandlerStack, Handles};
 use crate::idempotency::Upkeep;
 use crate::stage::{GivenUp, Verdict};
 
-/// How long a letter of a handler that is not here is left alone.
+/// Time for which a letter of a handler that is not here is left alone.
 const ELSEWHERE: Duration = Duration::from_secs(60);
 
 /// Hands each message to the handler that takes it. Cheap to clone. See the [module docs](super).
@@ -34,10 +34,10 @@ pub(super) struct Shared {
     pub(super) fallback: Option<usize>,
 }
 
-/// Who takes a message.
+/// Handler that takes a message.
 enum Taker<'a> {
     Handler(&'a HandlerStack),
-    /// Nobody: it is rejected.
+    /// No handler: the message is rejected.
     Nobody,
     /// A handler that is not here.
     Elsewhere,

@@ -5,7 +5,7 @@ use dlq_core::SubjectPattern;
 use super::pattern::{covers, meet};
 use crate::handler::InvalidConfig;
 
-/// Which handler takes which subjects or events, by its number.
+/// Handlers by subject or event, as numbers.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     literal: HashMap<String, usize>,

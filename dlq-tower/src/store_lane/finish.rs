@@ -22,12 +22,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// Number of such letters that are remembered. Others wait longest at once.
 const REMEMBERED: usize = 4096;
 
-/// Why an outcome is not known to be recorded. Recording it again is harmless.
+/// Reason why an outcome is not known to be recorded. Recording it again is harmless.
 #[derive(Debug)]
 pub(super) enum Unfinished {
     /// The store said so.
     Refused(Arc<StoreError>),
-    /// Whoever wrote it was dropped before the answer.
+    /// The writer was dropped before the answer.
     Interrupted,
 }
 
@@ -73,7 +73,7 @@ impl<C: Claims> Finisher<C> {
         &self.claims
     }
 
-    /// What counts the letters that are written.
+    /// Returns the recorder that counts written letters.
     pub(super) fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -135,7 +135,7 @@ impl<C: Claims> Finisher<C> {
         }
     }
 
-    /// One answer for each of the batch, or an error.
+    /// Returns an answer for each of the batch, or an error.
     async fn write(&self, batch: &[Waiting]) -> Result<Vec<Finished>, StoreError> {
         if batch.is_empty() {
             return Ok(Vec::new());

@@ -18,7 +18,7 @@ use super::finish::Finisher;
 use super::settle::unavailable;
 use crate::metrics::Recorder;
 
-/// Between two questions to a store that says that something is due, and gives nothing; at first.
+/// Shortest pause between two requests to a store that says that something is due, and gives nothing.
 const SHORTEST_POLL: Duration = Duration::from_millis(20);
 
 type Claiming = Pin<Box<dyn Future<Output = Result<Vec<Claim>, StoreError>> + Send>>;
@@ -119,7 +119,7 @@ impl<C: Claims + Clone> StoreLane<C> {
         self
     }
 
-    /// How long claims may wait to be yielded before they are better given back.
+    /// Returns the time for which claims may wait to be yielded before they are better given back.
     pub(crate) fn patience(&self) -> Duration {
         self.lease / 3
     }

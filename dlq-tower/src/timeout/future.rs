@@ -13,7 +13,7 @@ use crate::catch_panic::discard;
 use crate::stage::{ClassifiedError, Done, IsDone, LayerClock, Setback, classified};
 
 pin_project! {
-    /// One run, cut off in time.
+    /// A run, cut off in time.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         // None once it was cut off.

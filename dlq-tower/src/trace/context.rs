@@ -8,7 +8,7 @@ const BAGGAGE: &str = "baggage";
 /// Longer states and baggage are dropped, as the recommendations allow.
 const MAX_LENGTH: usize = 8192;
 
-/// Which span a message was published in: the `traceparent` header.
+/// Span in which a message was published: the `traceparent` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceParent {
     trace: u128,
@@ -51,7 +51,7 @@ impl TraceParent {
         format!("{:016x}", self.span)
     }
 
-    /// Whether the publisher recorded its span.
+    /// Returns true if the publisher recorded its span.
     #[must_use]
     pub const fn is_sampled(&self) -> bool {
         self.flags & 1 == 1
@@ -105,13 +105,13 @@ impl TraceContext {
         self.parent.as_ref()
     }
 
-    /// What tracing systems say to each other, as it stood in the header.
+    /// Returns the state of tracing systems, as it stood in the header.
     #[must_use]
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
     }
 
-    /// What the application hands along, as it stood in the header.
+    /// Returns the baggage of the application, as it stood in the header.
     #[must_use]
     pub fn baggage(&self) -> Option<&str> {
         self.baggage.as_deref()

@@ -10,7 +10,7 @@ use tracing::Span;
 use crate::stage::{IsRouteError, IsSettlement, RouteError, Settlement};
 
 pin_project! {
-    /// One message in hand, in its span.
+    /// A message in flight, in its span.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         #[pin]
