@@ -4,6 +4,7 @@ mod broker;
 mod feed;
 mod journal;
 pub mod kafka;
+pub mod redis;
 pub mod work;
 
 pub use broker::{FileBroker, FileSettle};

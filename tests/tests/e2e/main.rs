@@ -11,6 +11,7 @@ mod kafka_moving;
 mod kill;
 mod nats;
 mod random;
+mod redis;
 mod servers;
 mod victim;
 mod world;

@@ -1,10 +1,12 @@
 //! The servers that are killed.
 
-use dlq_services::{Builder, Cluster, Running, Service, or_skip};
+use dlq_services::{Builder, Cluster, RedisSentinel, Running, Sentinels, Service, or_skip};
 
 pub(crate) enum Servers {
     One(Running),
     Three(Cluster),
+    /// A master of Redis and its replica, under sentinels.
+    Sentinels(Sentinels),
 }
 
 impl Servers {
@@ -17,11 +19,19 @@ impl Servers {
         or_skip(service, builder(service, settings).start_cluster()).ok().map(Self::Three)
     }
 
+    pub(crate) fn sentinels(settings: &[(&str, &str)]) -> Option<Self> {
+        let ours = RedisSentinel::builder().ours();
+        let builder =
+            settings.iter().fold(ours, |builder, (name, value)| builder.setting(*name, *value));
+        or_skip(Service::Redis, builder.start_sentinels()).ok().map(Self::Sentinels)
+    }
+
     /// How many of them keep a message.
     pub(crate) const fn replicas(&self) -> usize {
         match self {
             Self::One(_) => 1,
             Self::Three(_) => 3,
+            Self::Sentinels(_) => 2,
         }
     }
 
@@ -29,6 +39,7 @@ impl Servers {
         match self {
             Self::One(server) => vec![server.url().to_owned()],
             Self::Three(cluster) => cluster.nodes().iter().map(|node| node.url().into()).collect(),
+            Self::Sentinels(sentinels) => sentinels.urls(),
         }
     }
 
@@ -43,6 +54,14 @@ impl Servers {
                 cluster.await_formed().unwrap();
                 cluster.restart(index).unwrap();
             }
+            Self::Sentinels(sentinels) => {
+                let master = sentinels.master().unwrap();
+                sentinels.kill(master).unwrap();
+                sentinels.await_failover(master).unwrap();
+                sentinels.restart(master).unwrap();
+                // Another one may die only when this one has what the new master has.
+                sentinels.await_formed().unwrap();
+            }
         }
     }
 
@@ -51,6 +70,7 @@ impl Servers {
         match self {
             Self::One(server) => server.starts(),
             Self::Three(cluster) => cluster.nodes().iter().map(Running::starts).sum(),
+            Self::Sentinels(sentinels) => sentinels.nodes().iter().map(Running::starts).sum(),
         }
     }
 }
