@@ -12,6 +12,8 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +51,63 @@ pub enum Setback {
         /// Why, for logs and metrics.
         why: &'static str,
     },
+    /// A message with the same key is being handled; the handler did not run. Never counted. The retry stage waits for it.
+    InFlight(Box<InFlight>),
 }
+
+type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A key that is in flight, and how to wait for its end.
+#[derive(Clone)]
+pub struct InFlight {
+    remaining: Duration,
+    why: &'static str,
+    ended: Arc<dyn Fn() -> Ended + Send + Sync>,
+}
+
+impl InFlight {
+    pub(crate) fn new(
+        remaining: Duration,
+        why: &'static str,
+        ended: impl Fn() -> Ended + Send + Sync + 'static,
+    ) -> Self {
+        Self { remaining, why, ended: Arc::new(ended) }
+    }
+
+    /// How long it stays so at most, if nobody extends it.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.remaining
+    }
+
+    /// Where it is in flight, for logs and metrics.
+    #[must_use]
+    pub fn why(&self) -> &'static str {
+        self.why
+    }
+
+    /// Waits until the key seems to be free or done. It may be in flight again when it is claimed.
+    pub(crate) fn ended(&self) -> Ended {
+        (self.ended)()
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight")
+            .field("remaining", &self.remaining)
+            .field("why", &self.why)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for InFlight {
+    fn eq(&self, other: &Self) -> bool {
+        (self.remaining, self.why) == (other.remaining, other.why)
+    }
+}
+
+impl Eq for InFlight {}
 
 impl fmt::Display for Setback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,6 +119,9 @@ impl fmt::Display for Setback {
                 write!(f, "not run: {crashes} earlier runs ended with the process")
             }
             Self::Deferred { after, why } => write!(f, "deferred for {after:?}: {why}"),
+            Self::InFlight(in_flight) => {
+                write!(f, "{} for at most {:?}", in_flight.why, in_flight.remaining)
+            }
         }
     }
 }

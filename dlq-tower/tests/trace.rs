@@ -8,9 +8,10 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::memory::MemoryBroker;
 use dlq_core::policy::{Backoff, RetryPolicy};
-use dlq_core::{Delivery, ErrorClass, Message, Origin, Position, Source};
+use dlq_core::{Delivery, ErrorClass, Message, Origin, Position, Source, Timestamp, TokioClock};
 use dlq_letters::memory::MemoryStore;
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::consumer::{Consumer, ConsumerBuilder};
@@ -18,7 +19,9 @@ use dlq_tower::dead_letter::DeadLetterLayer;
 use dlq_tower::handler::handler;
 use dlq_tower::retry::RetryLayer;
 use dlq_tower::router::Router;
+use dlq_tower::stage::{Done, Verdict};
 use dlq_tower::trace::TraceLayer;
+use tokio::task::JoinSet;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -113,9 +116,15 @@ fn a_span_says_what_is_in_hand_and_what_became_of_it() {
     assert!(heard.events_inside >= 4, "the handler's own and ours: {}", heard.events_inside);
 }
 
-/// Keeps the warnings.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+/// Keeps what is told at one level, as a warning by default.
+#[derive(Clone)]
+struct Warnings(Arc<Mutex<Vec<String>>>, Level);
+
+impl Default for Warnings {
+    fn default() -> Self {
+        Self(Arc::default(), Level::WARN)
+    }
+}
 
 impl Visit for Warnings {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
@@ -127,7 +136,7 @@ impl Visit for Warnings {
 
 impl Subscriber for Warnings {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN
+        *metadata.level() == self.1
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -160,6 +169,43 @@ fn who_would_not_find_out_what_kills_the_process_is_told() {
         };
         assert!(build(marked).is_empty());
     });
+}
+
+/// However often a key has to be waited for, one line of each message says so.
+#[test]
+fn a_message_that_waits_for_its_key_says_so_once() {
+    let told = Warnings(Arc::default(), Level::INFO);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    tracing::subscriber::with_default(told.clone(), || {
+        runtime.unwrap().block_on(async {
+            let clock = Arc::new(TokioClock::starting_at(Timestamp::EPOCH));
+            let second = Duration::from_secs(1);
+            let stack = handler("orders.handle", move |_: Delivery| tokio::time::sleep(second))
+                .idempotency(MemoryIdempotency::new().with_clock(clock))
+                .idempotency_key(|_: &Delivery| "k")
+                .build()
+                .unwrap();
+            let start = |tasks: &mut JoinSet<_>| {
+                let origin = Origin::new("memory", "orders", Position::Offset(7));
+                let delivery = Delivery::new(Message::new("orders", "{}"), origin);
+                tasks.spawn(stack.clone().oneshot(delivery));
+            };
+            let (mut first, mut waiting) = (JoinSet::new(), JoinSet::new());
+            start(&mut first);
+            tokio::time::sleep(second / 2).await;
+            start(&mut waiting);
+            start(&mut waiting);
+            tokio::time::sleep(second / 4).await;
+            // Both are woken: one runs, and the other waits once more.
+            first.abort_all();
+            for expected in [Done::Succeeded, Done::Duplicate] {
+                let Ok(verdict) = waiting.join_next().await.unwrap().unwrap();
+                assert_eq!(verdict, Verdict::Done(expected));
+            }
+        });
+    });
+    assert_eq!(*told.0.lock().unwrap(), ["waiting for the key of a message"; 2]);
 }
 
 /// Its attempts are forgotten between two stages, and no later stage is ever reached.

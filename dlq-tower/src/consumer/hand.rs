@@ -69,6 +69,15 @@ pub(crate) fn resume() -> Option<Boxed<Result<(), Duration>>> {
     HAND.try_with(Hand::resume).ok().flatten()
 }
 
+/// Returns true if others wait for what becomes of the message in hand, since it shows whether an outage is over.
+pub(crate) fn is_probe() -> bool {
+    let is_probe = |hand: &Arc<Hand>| {
+        let ticket = hand.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        ticket.as_ref().is_some_and(Ticket::is_probe)
+    };
+    HAND.try_with(is_probe).unwrap_or(false)
+}
+
 /// Notes for the message in hand that its idempotency key has counted an attempt.
 pub(crate) fn attempt_counted() {
     let _ = HAND.try_with(|hand| hand.counted.fetch_add(1, Ordering::Relaxed));

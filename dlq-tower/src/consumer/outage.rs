@@ -340,6 +340,11 @@ impl Ticket {
         self.outage.is_some()
     }
 
+    /// Returns true if it shows whether an outage is over.
+    pub(super) fn is_probe(&self) -> bool {
+        self.probe
+    }
+
     /// Reports a message that did not fail.
     pub(super) fn passed(mut self, signal: Signal) {
         if let Some(outage) = self.outage.take() {

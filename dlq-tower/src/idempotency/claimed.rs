@@ -55,7 +55,9 @@ fn released(setback: &Setback) -> Release {
     match setback {
         Setback::Failed(attempt) if retry::is_permanent(&attempt.failure) => Release::Dead,
         Setback::Failed(_) => Release::Failed,
-        Setback::Crashed { .. } | Setback::Deferred { .. } => Release::Unused,
+        Setback::Crashed { .. } | Setback::Deferred { .. } | Setback::InFlight(_) => {
+            Release::Unused
+        }
     }
 }
 
@@ -175,6 +177,7 @@ impl<I: Idempotency> Claimed<I> {
                 true => owed.recorded(),
                 false => self.shared.unsettled(owed, Ok(false)),
             }
+            self.shared.wake(owed, &held.key);
         }
         self.held = None;
         true
@@ -187,6 +190,7 @@ async fn tell<I: Idempotency>(
     token: IdempotencyToken,
     owed: Owed,
 ) -> Option<bool> {
+    let key = token.key.clone();
     let settled = match owed {
         Owed::Completion => shared.store.complete(token, shared.keep).await,
         Owed::Release(release) => shared.store.release(token, release).await,
@@ -194,6 +198,7 @@ async fn tell<I: Idempotency>(
     match settled {
         Ok(true) => {
             owed.recorded();
+            shared.wake(owed, &key);
             Some(true)
         }
         Err(error) if error.is_transient() => {
@@ -203,12 +208,22 @@ async fn tell<I: Idempotency>(
         }
         settled => {
             shared.unsettled(owed, settled);
+            shared.wake(owed, &key);
             Some(false)
         }
     }
 }
 
 impl<I> Shared<I> {
+    /// Wakes those who wait for a key, unless its message is to be retried, which they would only get ahead of. The last
+    /// failure of a message wakes them when its counts start over.
+    #[inline]
+    fn wake(&self, owed: Owed, key: &Bytes) {
+        if !matches!(owed, Owed::Release(Release::Failed)) {
+            self.waiters.wake(key);
+        }
+    }
+
     /// Says what is amiss with the end of a claim that is not recorded.
     #[cold]
     fn unsettled(&self, owed: Owed, why: Result<bool, StoreError>) {

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 use tower_layer::Layer;
 
 use super::answers::Answers;
+use super::waiters::Waiters;
 use super::{Idempotency, Upkeep};
 
 type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
@@ -27,6 +28,7 @@ pub(super) struct Shared<I> {
     // Gives back the claims of handlers that were dropped midway.
     pub(super) tasks: TaskTracker,
     pub(super) answers: Answers,
+    pub(super) waiters: Waiters,
 }
 
 impl<I> Clone for Shared<I> {
@@ -41,6 +43,7 @@ impl<I> Clone for Shared<I> {
             max_crashes: self.max_crashes,
             tasks: self.tasks.clone(),
             answers: self.answers.clone(),
+            waiters: self.waiters.clone(),
         }
     }
 }
@@ -95,6 +98,7 @@ impl<I: Store> IdempotencyLayer<I> {
                 max_crashes: 5,
                 tasks,
                 answers: Answers::default(),
+                waiters: Waiters::default(),
             },
         }
     }

@@ -36,11 +36,18 @@
 //! |---|---|
 //! | none (the function gives `None`) | is handled without a claim |
 //! | new | is handled; the claim is extended while the handler runs |
-//! | in flight elsewhere | is deferred for the rest of that lease, at most for one of its own; nothing is counted |
+//! | in flight | waits, see below; nothing is counted |
 //! | done | is a duplicate; the handler does not run |
 //!
 //! A consumer that was renamed looks for its [former names](IdempotencyLayer::former_names) first: what is done or in flight
 //! under one of them is so.
+//!
+//! A message whose key is in flight waits in the process, without a permit, and is run or a duplicate as soon as the key is
+//! free or done: at once where it was in flight in the same layer, else when the store says so, which is asked after 100 ms and
+//! then less and less often, at last every 5 s. It needs a [slot](crate::retry::HoldSlots), of which half are kept for retries;
+//! a message that finds none is deferred for the rest of the lease, at most for one of its own, and so is one that tries
+//! whether an [outage](crate::consumer::OutagePolicy) is over. Who fails and is retried does not wake those who wait, and
+//! frees the key until its next attempt all the same.
 //!
 //! # Attempts and crashes
 //!
@@ -125,6 +132,7 @@ mod future;
 mod layer;
 mod service;
 mod upkeep;
+mod waiters;
 
 pub use future::ResponseFuture;
 pub use layer::IdempotencyLayer;

@@ -1,4 +1,4 @@
-use std::future::ready;
+use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::idempotency::{
-    BoxIdempotency, Idempotency as Store, IdempotencyClaim, ImmediateClaim, KeyState, Proof,
-    Release,
+    BoxIdempotency, Idempotency as Store, IdempotencyClaim, ImmediateClaim, KeyState, Release,
 };
 use dlq_core::{Delivery, ErrorClass, StoreError, Timestamp};
 use tower_service::Service;
@@ -17,12 +16,17 @@ use super::ResponseFuture;
 use super::claimed::{Claimed, Owed};
 use super::future::Waiting;
 use super::layer::Shared;
+use crate::backoff::Growing;
 use crate::catch_panic::failure_of;
 use crate::reuse::Reuse;
-use crate::stage::{ClassifiedError, Done, IsDone, Run, Setback};
+use crate::stage::{ClassifiedError, Done, InFlight, IsDone, Run, Setback};
 
 /// How long a message is deferred for when the store does not answer.
 const NO_ANSWER: Duration = Duration::from_secs(1);
+
+/// Between two questions whether a key is still in flight elsewhere.
+const FIRST_ASK: Duration = Duration::from_millis(100);
+const LAST_ASK: Duration = Duration::from_secs(5);
 
 /// A service that handles a message once per key. See the [module docs](super).
 #[derive(Debug)]
@@ -142,11 +146,18 @@ where
             let ready = std::mem::replace(&mut self.inner, clone);
             return Err(Box::pin(once(Arc::clone(shared), ready, delivery, key)));
         };
-        let found = store.claim_now(shared.consumer(&delivery), &key, shared.lease);
-        if let ImmediateClaim::New { proof, .. } = found {
-            Claimed::hold(claimed, shared, &delivery, key, proof);
-        }
-        shared.admit(delivery, found).map_err(|outcome| {
+        let admitted = match store.claim_now(shared.consumer(&delivery), &key, shared.lease) {
+            ImmediateClaim::New { proof, attempts, crashes } => {
+                Claimed::hold(claimed, shared, &delivery, key, proof);
+                continued(delivery, attempts, crashes, shared.max_crashes).map_err(Err)
+            }
+            ImmediateClaim::Done { .. } => Err(Ok(Done::Duplicate)),
+            ImmediateClaim::InFlight { remaining } => {
+                let consumer = Arc::clone(shared.consumer(&delivery));
+                Err(Err(shared.in_flight(consumer, key, remaining, "in flight elsewhere")))
+            }
+        };
+        admitted.map_err(|outcome| {
             if let Some(claimed) = claimed {
                 claimed.settle_now(UNUSED);
             }
@@ -180,32 +191,24 @@ where
     {
         return outcome;
     }
-    let claim = shared.store.claim(consumer, key, shared.lease).await;
+    let claim = shared.store.claim(Arc::clone(&consumer), key.clone(), shared.lease).await;
     if claim.is_ok() {
         shared.answers.works();
     }
-    let (found, claimed) = match claim {
-        Ok(IdempotencyClaim::New { token, attempts, crashes }) => {
-            let found = ImmediateClaim::New {
-                proof: Proof { fence: token.fence, place: 0 },
-                attempts,
-                crashes,
-            };
-            (found, Some(Claimed::new(Arc::clone(&shared), token)))
-        }
+    let (token, attempts, crashes) = match claim {
+        Ok(IdempotencyClaim::New { token, attempts, crashes }) => (token, attempts, crashes),
         Ok(IdempotencyClaim::InFlight { remaining }) => {
-            (ImmediateClaim::InFlight { remaining }, None)
+            return Err(shared.in_flight(consumer, key, remaining, "in flight elsewhere"));
         }
-        Ok(IdempotencyClaim::Done { at }) => (ImmediateClaim::Done { at }, None),
-        Err(error) => return shared.no_answer(shared.consumer(&delivery), &error),
+        Ok(IdempotencyClaim::Done { .. }) => return Ok(Done::Duplicate),
+        Err(error) => return shared.no_answer(&consumer, &error),
     };
-    match shared.admit(delivery, found) {
-        Ok(delivery) => ResponseFuture::running(service.call(delivery), claimed).await,
-        Err(outcome) => {
-            if let Some(claimed) = claimed {
-                claimed.settle(UNUSED).await;
-            }
-            outcome
+    let claimed = Claimed::new(Arc::clone(&shared), token);
+    match continued(delivery, attempts, crashes, shared.max_crashes) {
+        Ok(delivery) => ResponseFuture::running(service.call(delivery), Some(claimed)).await,
+        Err(setback) => {
+            claimed.settle(UNUSED).await;
+            Err(setback)
         }
     }
 }
@@ -237,37 +240,57 @@ impl<I: Store> Shared<I> {
 
     /// The outcome of a message whose key is done or in flight under a name that the consumer had before; `None` for one
     /// that is to be claimed.
-    async fn former_state(&self, key: &Bytes) -> Result<Option<Result<Done, Setback>>, StoreError> {
+    async fn former_state(
+        self: &Arc<Self>,
+        key: &Bytes,
+    ) -> Result<Option<Result<Done, Setback>>, StoreError> {
         for former in &*self.former {
             match self.store.look_up(Arc::clone(former), key.clone()).await? {
                 KeyState::Free => {}
                 KeyState::Done { .. } => return Ok(Some(Ok(Done::Duplicate))),
                 KeyState::InFlight { remaining } => {
-                    let (after, why) = (self.at_most(remaining), "in flight under a former name");
-                    return Ok(Some(Err(Setback::Deferred { after, why })));
+                    let why = "in flight under a former name";
+                    let setback = self.in_flight(Arc::clone(former), key.clone(), remaining, why);
+                    return Ok(Some(Err(setback)));
                 }
             }
         }
         Ok(None)
     }
 
-    /// What is to be run after what the claim found; else its outcome.
-    #[inline]
-    fn admit(
-        &self,
-        delivery: Delivery,
-        found: ImmediateClaim,
-    ) -> Result<Delivery, Result<Done, Setback>> {
-        match found {
-            ImmediateClaim::New { attempts, crashes, .. } => {
-                continued(delivery, attempts, crashes, self.max_crashes).map_err(Err)
-            }
-            ImmediateClaim::Done { .. } => Err(Ok(Done::Duplicate)),
-            ImmediateClaim::InFlight { remaining } => {
-                let (after, why) = (self.at_most(remaining), "in flight elsewhere");
-                Err(Err(Setback::Deferred { after, why }))
-            }
-        }
+    /// The outcome of a message whose key is in flight, by which its end can be waited for.
+    #[cold]
+    fn in_flight(
+        self: &Arc<Self>,
+        consumer: Arc<str>,
+        key: Bytes,
+        remaining: Duration,
+        why: &'static str,
+    ) -> Setback {
+        let waiter = self.waiters.join(key.clone());
+        let remaining = self.at_most(remaining);
+        let shared = Arc::clone(self);
+        let ended = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            let (shared, waiter) = (Arc::clone(&shared), Arc::clone(&waiter));
+            let (consumer, key) = (Arc::clone(&consumer), key.clone());
+            Box::pin(async move {
+                let (mut pause, mut remaining) = (Growing::new(FIRST_ASK, LAST_ASK), remaining);
+                loop {
+                    let pause = pause.next().min(remaining.max(FIRST_ASK));
+                    tokio::select! {
+                        biased;
+                        () = waiter.ended() => return,
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                    match shared.store.look_up(Arc::clone(&consumer), key.clone()).await {
+                        Ok(KeyState::InFlight { remaining: left }) => remaining = left,
+                        // Where the store does not answer, the claim says so.
+                        _ => return,
+                    }
+                }
+            })
+        };
+        Setback::InFlight(Box::new(InFlight::new(remaining, why, ended)))
     }
 }
 

@@ -10,10 +10,11 @@ use dlq_core::{
 };
 
 use super::HoldSlots;
+use super::hold::HoldSlot;
 use crate::catch_panic::failure_of;
-use crate::consumer::hand::Conviction;
+use crate::consumer::hand::{self, Conviction};
 use crate::metrics::Recorder;
-use crate::stage::{GivenUp, Postponed, Setback, Verdict};
+use crate::stage::{GivenUp, InFlight, Postponed, Setback, Verdict};
 
 /// What every clone of one retry service shares.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) enum Step {
     Over(Verdict),
     /// The next attempt, after this delay.
     Again(Duration),
+    /// The same attempt, when this key is not in flight any more.
+    Wait(Box<InFlight>),
 }
 
 impl Shared {
@@ -99,6 +102,7 @@ impl Shared {
             Setback::Deferred { after, why } => {
                 Step::Over(self.defer(after, why, delivery, history))
             }
+            Setback::InFlight(in_flight) => Step::Wait(in_flight),
             Setback::Crashed { crashes } => {
                 Conviction::Key.note();
                 let mut given_up = self.crashed(delivery, crashes);
@@ -123,6 +127,22 @@ impl Shared {
             return Verdict::Defer { after, why };
         }
         self.postpone(after, delivery, history)
+    }
+
+    /// A slot for waiting until a key is not in flight any more, unless too many wait already or others wait for this message.
+    pub(super) fn slot_to_wait(&self) -> Option<HoldSlot> {
+        (!hand::is_probe()).then(|| self.slots.take_to_wait()).flatten()
+    }
+
+    /// Says that a message waits.
+    pub(super) fn waits(&self, in_flight: &InFlight, delivery: &Delivery) {
+        tracing::info!(
+            consumer = &*self.consumer(delivery),
+            subject = delivery.message().subject(),
+            at_most = ?in_flight.remaining(),
+            why = in_flight.why(),
+            "waiting for the key of a message"
+        );
     }
 
     /// To be retried elsewhere, with the attempts made so far. `delivery` is the next attempt.

@@ -33,6 +33,8 @@ pin_project! {
         shared: Arc<Shared>,
         // None until an attempt has failed here.
         history: Option<History>,
+        // It was logged that it waits for its key.
+        has_waited: bool,
         // Listened to while the message waits. Boxed, since most messages never wait.
         stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
         #[pin]
@@ -49,6 +51,8 @@ pin_project! {
         Running { #[pin] attempt: F },
         // Between two attempts: holds a slot, and no permit; no turn to run either, once `rest` is done.
         Holding { #[pin] delay: Sleep, slot: Option<HoldSlot>, rest: Option<Resting> },
+        // Its key is in flight: holds a slot, and neither permit nor turn. `ended` is None once it seems to be free or done.
+        Awaiting { ended: Option<Ended>, slot: Option<HoldSlot>, rest: Option<Resting> },
         // The service has to become ready for the attempt that is due. While it is not, there is no turn to run either.
         Waiting { slot: Option<HoldSlot>, rest: Option<Resting>, rests: bool },
         // The service is ready, and something runs that must not run beside this.
@@ -56,13 +60,22 @@ pin_project! {
     }
 }
 
+type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Resting = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Resuming = Pin<Box<dyn Future<Output = Result<(), Duration>> + Send>>;
 
 impl<S: Service<Delivery>> ResponseFuture<S> {
     #[inline]
     fn new(service: S, delivery: Delivery, shared: Arc<Shared>, state: State<S::Future>) -> Self {
-        Self { service, delivery: Some(delivery), shared, history: None, stop: None, state }
+        Self {
+            service,
+            delivery: Some(delivery),
+            shared,
+            history: None,
+            has_waited: false,
+            stop: None,
+            state,
+        }
     }
 
     pub(super) fn decided(
@@ -162,6 +175,7 @@ impl<S: Service<Delivery>> Projection<'_, S> {
     fn forget(&mut self) {
         *self.delivery = None;
         *self.history = None;
+        *self.has_waited = false;
         *self.stop = None;
     }
 }
@@ -193,6 +207,19 @@ where
                     let delay = match this.shared.after(setback, delivery, this.history) {
                         Step::Over(verdict) => return Poll::Ready(verdict),
                         Step::Again(delay) => delay,
+                        Step::Wait(in_flight) => {
+                            let Some(slot) = this.shared.slot_to_wait() else {
+                                let (after, why) = (in_flight.remaining(), in_flight.why());
+                                let verdict = this.shared.defer(after, why, delivery, this.history);
+                                return Poll::Ready(verdict);
+                            };
+                            if !std::mem::replace(this.has_waited, true) {
+                                this.shared.waits(&in_flight, delivery);
+                            }
+                            let (ended, slot) = (Some(in_flight.ended()), Some(slot));
+                            this.state.set(State::Awaiting { ended, slot, rest: hand::rest() });
+                            continue;
+                        }
                     };
                     let slot = (delay <= this.shared.policy.hold_limit())
                         .then(|| this.shared.slots.take())
@@ -212,6 +239,22 @@ where
                     if delay.poll(cx).is_pending() || rest.is_some() {
                         ready!(poll_stop(this.stop, cx));
                         let verdict = this.shared.postpone(left, delivery, this.history);
+                        return Poll::Ready(verdict);
+                    }
+                    let slot = slot.take();
+                    this.state.set(State::Waiting { slot, rest: None, rests: true });
+                }
+                StateProj::Awaiting { ended, slot, rest } => {
+                    if rest.as_mut().is_some_and(|rest| rest.as_mut().poll(cx).is_ready()) {
+                        *rest = None;
+                    }
+                    if ended.as_mut().is_some_and(|ended| ended.as_mut().poll(cx).is_ready()) {
+                        *ended = None;
+                    }
+                    if ended.is_some() || rest.is_some() {
+                        ready!(poll_stop(this.stop, cx));
+                        let (now, why) = (Duration::ZERO, "the consumer stops");
+                        let verdict = this.shared.defer(now, why, delivery, this.history);
                         return Poll::Ready(verdict);
                     }
                     let slot = slot.take();

@@ -7,41 +7,62 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 /// How many messages may wait for their next attempt in the process. Clones share the number.
 ///
 /// A message that finds no slot free is escalated instead, as if its delay were beyond the hold limit.
+///
+/// A message whose idempotency key is in flight waits in a slot as well. Half of the slots are kept from such messages, or
+/// those of a process that died would leave none for retries; who finds none is deferred for the rest of the key's lease.
 #[derive(Clone, Debug)]
-pub struct HoldSlots(Arc<Semaphore>);
+pub struct HoldSlots {
+    all: Arc<Semaphore>,
+    /// Those that may be used to wait for a key.
+    for_keys: Arc<Semaphore>,
+}
 
 impl HoldSlots {
     /// So many slots. With 0 nothing waits in the process.
     #[must_use]
     pub fn new(slots: usize) -> Self {
-        Self(Arc::new(Semaphore::new(slots.min(Semaphore::MAX_PERMITS))))
+        let slots = slots.min(Semaphore::MAX_PERMITS);
+        let of = |slots| Arc::new(Semaphore::new(slots));
+        Self { all: of(slots), for_keys: of(slots / 2) }
     }
 
     /// How many are free.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.0.available_permits()
+        self.all.available_permits()
     }
 
     /// A slot of these, and one of the run loop's where it has some.
     pub(super) fn take(&self) -> Option<HoldSlot> {
-        let of_loop = match SLOTS.try_with(Self::one) {
+        self.of_both(|slots| Some((one(&slots.all)?, None)))
+    }
+
+    /// The same for a message that waits for its key.
+    pub(super) fn take_to_wait(&self) -> Option<HoldSlot> {
+        self.of_both(|slots| Some((one(&slots.all)?, Some(one(&slots.for_keys)?))))
+    }
+
+    fn of_both(&self, take: impl Fn(&Self) -> Option<Permits>) -> Option<HoldSlot> {
+        let of_loop = match SLOTS.try_with(&take) {
             Ok(slot) => Some(slot?),
             Err(_no_loop) => None,
         };
-        Some(HoldSlot { _own: self.one()?, _of_loop: of_loop })
-    }
-
-    fn one(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0).try_acquire_owned().ok()
+        Some(HoldSlot { _own: take(self)?, _of_loop: of_loop })
     }
 }
 
 /// Held while a message waits in the process.
 #[derive(Debug)]
 pub(super) struct HoldSlot {
-    _own: OwnedSemaphorePermit,
-    _of_loop: Option<OwnedSemaphorePermit>,
+    _own: Permits,
+    _of_loop: Option<Permits>,
+}
+
+/// One of all slots, and one of those for keys where it is used for that.
+type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+fn one(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(slots).try_acquire_owned().ok()
 }
 
 impl Default for HoldSlots {

@@ -20,7 +20,7 @@ use crate::support::*;
 type Once =
     dlq_tower::idempotency::Idempotency<Classify<Handler, fn(&Fail) -> dlq_core::Classification>>;
 
-fn keyed<I: Idempotency + Clone>(store: &I) -> IdempotencyLayer {
+pub(crate) fn keyed<I: Idempotency + Clone>(store: &I) -> IdempotencyLayer {
     IdempotencyLayer::new(BoxIdempotency::new(store.clone()), |d| d.message().key().cloned())
         .lease(secs(30))
 }
@@ -66,14 +66,14 @@ impl Idempotency for Patient {
 }
 
 /// A layer over a store that is asked in place, and one over a store that is waited for, each with what is in it.
-fn both() -> [(MemoryIdempotency, IdempotencyLayer); 2] {
+pub(crate) fn both() -> [(MemoryIdempotency, IdempotencyLayer); 2] {
     let (immediate, patient) = (memory(), memory());
     assert!(immediate.immediate().is_some() && Patient(memory()).immediate().is_none());
     let layers = (keyed(&immediate), keyed(&Patient(patient.clone())));
     [(immediate, layers.0), (patient, layers.1)]
 }
 
-async fn claim(store: &impl Idempotency) -> IdempotencyClaim {
+pub(crate) async fn claim(store: &impl Idempotency) -> IdempotencyClaim {
     store.claim(Arc::from(CONSUMER), Bytes::from("payment-1"), secs(30)).await.unwrap()
 }
 
@@ -102,14 +102,16 @@ async fn a_message_without_a_key_is_just_handled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_flight_elsewhere_is_deferred_for_the_rest_of_the_lease() {
+async fn what_is_in_flight_elsewhere_does_not_run() {
     for (store, layer) in both() {
         let handler = Handler::default();
         let service = once(&layer, &handler);
         let _theirs = claim(&store).await;
         tokio::time::advance(secs(10)).await;
-        let deferred = Setback::Deferred { after: secs(20), why: "in flight elsewhere" };
-        assert_eq!(call(&service, delivery(1)).await.unwrap_err(), deferred);
+        let Setback::InFlight(found) = call(&service, delivery(1)).await.unwrap_err() else {
+            panic!("it is in flight")
+        };
+        assert_eq!((found.remaining(), found.why()), (secs(20), "in flight elsewhere"));
         assert_eq!(handler.runs(), 0);
     }
 }
@@ -283,7 +285,11 @@ async fn a_clock_that_is_set_back_makes_nobody_wait_longer_than_a_lease() {
     let _held = claim(&store).await;
     *clock.0.lock().unwrap() = start().before(secs(7200));
     let outcome = call(&service, delivery(1)).await.unwrap_err();
-    assert!(matches!(outcome, Setback::Deferred { after, .. } if after <= secs(30)), "{outcome:?}");
+    let remaining = match &outcome {
+        Setback::InFlight(found) => found.remaining(),
+        other => panic!("{other}"),
+    };
+    assert!(remaining <= secs(30), "{outcome:?}");
     let left = layer.upkeep().start_over(&delivery(1)).await.unwrap();
     assert!(left.is_some_and(|left| left <= secs(30)), "{left:?}");
 }

@@ -8,6 +8,7 @@ mod audit;
 mod dead_letter;
 mod foreign;
 mod idempotency;
+mod in_flight;
 mod metrics;
 mod retry;
 mod support;

@@ -78,7 +78,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let charge = charge::handler()
         .with_state(provider.clone())
         .idempotency(MemoryIdempotency::new())
-        .idempotency_lease(Duration::from_secs(1))
         .build()?;
     let consumer = Consumer::on(payments, &brokers)
         .handler(charge)

@@ -65,12 +65,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let messages = if repaired { 0 } else { feed::publish(&broker)? };
     let summary = Summary::begin(&store).await?;
 
-    let charge = charge::handler()
-        .with_state(provider.clone())
-        .idempotency(store.idempotency())
-        // A duplicate that comes while its first copy is being handled looks again when this has passed.
-        .idempotency_lease(Duration::from_secs(1))
-        .build()?;
+    let charge =
+        charge::handler().with_state(provider.clone()).idempotency(store.idempotency()).build()?;
     let consumer = Consumer::builder(broker.source(summary::GROUP))
         .handler(charge)
         .dead_letters(store.clone())

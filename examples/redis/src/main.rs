@@ -75,11 +75,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let provider = Provider::new(repaired);
-    let charge = charge::handler()
-        .with_state(provider.clone())
-        .idempotency(keys)
-        .idempotency_lease(Duration::from_secs(1))
-        .build()?;
+    let charge = charge::handler().with_state(provider.clone()).idempotency(keys).build()?;
     let consumer = Consumer::on(payments, &client)
         .handler(charge)
         .dead_letters(store.clone())
