@@ -1,4 +1,4 @@
-//! What the stages of a stack hand each other.
+//! Types that the stages of a stack hand each other.
 //!
 //! Each stage has its own types, so that a stack in the wrong order does not compile:
 //!
@@ -41,14 +41,14 @@ pub enum Setback {
     Failed(Box<Attempt>),
     /// Earlier runs ended with the process too often, by the count of an idempotency store; the handler did not run.
     Crashed {
-        /// How many did.
+        /// Number of runs that did.
         crashes: u32,
     },
     /// Not now: the message is neither handled nor failed, and comes again. Never counted.
     Deferred {
-        /// How long to wait at least.
+        /// Minimum time to wait.
         after: Duration,
-        /// Why, for logs and metrics.
+        /// Reason, for logs and metrics.
         why: &'static str,
     },
     /// A message with the same key is being handled; the handler did not run. Never counted. The retry stage waits for it.
@@ -74,13 +74,13 @@ impl InFlight {
         Self { remaining, why, ended: Arc::new(ended) }
     }
 
-    /// How long it stays so at most, if nobody extends it.
+    /// Returns the longest time that the key stays in flight, if nobody extends it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.remaining
     }
 
-    /// Where it is in flight, for logs and metrics.
+    /// Returns where the key is in flight, for logs and metrics.
     #[must_use]
     pub fn why(&self) -> &'static str {
         self.why
@@ -131,12 +131,12 @@ impl std::error::Error for Setback {}
 /// Beyond the life of any process.
 pub(crate) const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-/// So long from now, or never when no instant is that far.
+/// Returns the instant after this time, or never if no instant is that far.
 pub(crate) fn instant_after(wait: Duration) -> Instant {
     Instant::now() + wait.min(NEVER)
 }
 
-/// Which run of the handler an attempt is, and when it began.
+/// Number of a run of the handler, and its beginning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     number: u32,
@@ -295,7 +295,7 @@ impl IsDone for Done {
     }
 }
 
-/// What the retry stage decided about a message in hand.
+/// Decision of the retry stage about a message in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -305,9 +305,9 @@ pub enum Verdict {
     Retry(Box<Postponed>),
     /// Not now; comes again, counts nothing.
     Defer {
-        /// How long to wait at least.
+        /// Minimum time to wait.
         after: Duration,
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
     /// It is dead.
@@ -320,7 +320,7 @@ pub enum Verdict {
 pub struct Postponed {
     /// The consumer that failed.
     pub consumer: Arc<str>,
-    /// How long to wait.
+    /// Time to wait.
     pub after: Duration,
     /// Every attempt so far, those before this delivery included.
     pub history: History,
@@ -334,11 +334,11 @@ pub struct Postponed {
 pub struct GivenUp {
     /// The consumer that failed.
     pub consumer: Arc<str>,
-    /// Why we gave up.
+    /// Reason why the message is given up.
     pub reason: Reason,
-    /// Whether another attempt could have succeeded.
+    /// Class of the last failure: whether another attempt could have succeeded.
     pub class: ErrorClass,
-    /// What went wrong in the last attempt; `None` when none was made.
+    /// Cause of the last failure; `None` when no attempt was made.
     pub cause: Option<Cause>,
     /// Every attempt, those before this delivery included.
     pub history: History,
@@ -398,8 +398,8 @@ impl Never for Infallible {
     }
 }
 
-/// What is to be told to the broker. Only dead-letter routing makes one, and for a death or an escalation only after
-/// the record is durable: write, confirm, settle (G1).
+/// Settlement that the broker has to be told. Only dead-letter routing makes one, and for a death or an escalation only
+/// after the record is durable: write, confirm, settle (G1).
 #[derive(Clone)]
 #[must_use = "a settlement that is dropped leaves the message unsettled"]
 pub struct Settlement {
@@ -419,7 +419,7 @@ impl Settlement {
         Self { other: None, done }
     }
 
-    /// What becomes of the message.
+    /// Returns the disposition of the message.
     #[inline]
     pub fn disposition(&self) -> &Disposition {
         match (&self.other, self.done) {
@@ -429,7 +429,7 @@ impl Settlement {
         }
     }
 
-    /// What becomes of the message, for [`Settle::settle`](dlq_core::Settle::settle).
+    /// Returns the disposition of the message, for [`Settle::settle`](dlq_core::Settle::settle).
     #[inline]
     pub fn into_disposition(self) -> Disposition {
         match (self.other, self.done) {
@@ -469,7 +469,7 @@ pub struct RouteError(Box<Unwritten>);
 
 #[derive(Debug)]
 struct Unwritten {
-    /// Why the message was to be written, in words: the failure of the handler.
+    /// Failure of the handler, in words, for which the message was to be written.
     cause: String,
     source: StoreError,
 }
@@ -479,7 +479,7 @@ impl RouteError {
         Self(Box::new(Unwritten { cause, source }))
     }
 
-    /// Why the message was to be written: the last failure of the handler.
+    /// Returns the last failure of the handler, for which the message was to be written.
     #[must_use]
     pub fn cause(&self) -> &str {
         &self.0.cause
@@ -491,7 +491,7 @@ impl RouteError {
         is_refusal(self.0.source.kind())
     }
 
-    /// Why it could not be written.
+    /// Returns the reason why it could not be written.
     #[must_use]
     pub fn store_error(&self) -> &StoreError {
         &self.0.source

@@ -1,4 +1,5 @@
-//! What a stage inside the stack may know of the message in hand, besides the delivery: found through the task.
+//! Facts about the message in flight that a stage inside the stack may know besides the delivery: found through the
+//! task.
 
 use std::future::{Future, pending};
 use std::mem;
@@ -19,14 +20,14 @@ tokio::task_local! {
     pub(super) static HAND: Arc<Hand>;
 }
 
-/// One run of the stack for one message.
+/// A run of the stack for one message.
 #[derive(Debug)]
 pub(super) struct Hand {
     /// Given up by whoever judges first.
     ticket: Mutex<Option<Ticket>>,
-    /// Whether it makes a difference how it is judged.
+    /// True if the judgement makes a difference.
     counts: bool,
-    /// Whether later messages of its key wait for it.
+    /// True if later messages of its key wait for it.
     ordered: bool,
     /// The panic of its order key.
     unread: Option<Box<Failure>>,
@@ -44,7 +45,7 @@ pub(super) struct Hand {
     forgiven: AtomicU32,
 }
 
-/// What is left when a run has ended.
+/// Facts that are left when a run has ended.
 #[derive(Debug, Default)]
 struct Held {
     /// Attempts made in this run, when it goes on here.
@@ -83,12 +84,12 @@ pub(crate) fn attempt_counted() {
     let _ = HAND.try_with(|hand| hand.counted.fetch_add(1, Ordering::Relaxed));
 }
 
-/// By what a message was found to crash too often.
+/// Evidence by which a message was found to crash too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conviction {
-    /// By the crashes that came with it.
+    /// Crashes that came with the delivery.
     Delivery = 1,
-    /// By those of its idempotency key, which the delivery does not show.
+    /// Crashes of its idempotency key, which the delivery does not show.
     Key = 2,
 }
 
@@ -176,12 +177,12 @@ impl Hand {
         self.suspect.as_ref()
     }
 
-    /// How many attempts that the message's idempotency key has counted were an outage's.
+    /// Returns the number of attempts, counted by the message's idempotency key, that were an outage's.
     pub(super) fn forgiven(&self) -> u32 {
         self.forgiven.load(Ordering::Relaxed)
     }
 
-    /// Whether the message was given up for its crashes in this run, and so not run.
+    /// Returns the evidence if the message was given up for its crashes in this run, and so not run.
     pub(super) fn convicted(&self) -> Option<Conviction> {
         let found = self.convicted.load(Ordering::Relaxed);
         [Conviction::Delivery, Conviction::Key].into_iter().find(|by| *by as u8 == found)
@@ -324,7 +325,7 @@ impl Hand {
         (delivery, turn)
     }
 
-    /// Whether the verdict can be passed on at once. Judges it if so.
+    /// Returns true if the verdict can be passed on at once; judges it if so.
     pub(super) fn passes(&self, verdict: &Verdict) -> bool {
         let signal = match verdict {
             Verdict::Done(Done::Succeeded | Done::Duplicate) => Signal::Success,
@@ -344,7 +345,7 @@ impl Hand {
         true
     }
 
-    /// What is to become of a message that failed of what may pass.
+    /// Decides about a message that failed with a transient error.
     pub(super) async fn rule(self: Arc<Self>, verdict: Verdict) -> Verdict {
         let ruling = match self.ticket() {
             None => Ruling::Stands,

@@ -19,15 +19,15 @@ use crate::stage::instant_after;
 pub struct OutagePolicy {
     /// The share of messages that end in a transient failure from which on it is an outage; above 0, at most 1.
     pub ratio: f64,
-    /// How many messages must have ended within the window for the share to mean anything.
+    /// Number of messages that must have ended within the window for the share to mean anything.
     pub minimum: u32,
-    /// How far back is looked.
+    /// Length of the window.
     pub window: Duration,
-    /// How long fetching pauses before the first probes; doubles while probes fail.
+    /// Time for which fetching pauses before the first probes; doubles while probes fail.
     pub pause: Duration,
-    /// How long fetching pauses at most.
+    /// Maximum time for which fetching pauses.
     pub max_pause: Duration,
-    /// How many different messages are tried after a pause before it is an outage still.
+    /// Number of different messages that are tried after a pause before the outage is confirmed.
     pub probes: u32,
 }
 
@@ -109,10 +109,10 @@ impl OutagePolicy {
     }
 }
 
-/// How a message ended, as far as an outage is concerned.
+/// End of a message, as far as an outage is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// What it depends on works.
+    /// The dependency works.
     Success,
     /// It failed of what may pass.
     Failure,
@@ -120,7 +120,7 @@ pub(super) enum Signal {
     Neutral,
 }
 
-/// What is to become of a message that failed.
+/// Decision about a message that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ruling {
     /// Its own fault: let the verdict stand.
@@ -199,13 +199,13 @@ impl Outage {
         self.turn(inner, State::Closed { window: Window::new(window) });
     }
 
-    /// Whether it is not certain that what the handlers depend on works.
+    /// Returns true if it is uncertain that the handlers' dependencies work.
     pub(super) fn is_active(&self) -> bool {
         self.policy.is_some() && !matches!(self.lock().state, State::Closed { .. })
     }
 
-    /// Whether a message may be fetched now; if not, the time before which it may not, or nothing when something else
-    /// has to happen first.
+    /// Returns `Ok` if a message may be fetched now; otherwise the time before which it may not, or nothing if
+    /// something else has to happen first.
     pub(super) fn may_fetch(&self) -> Result<(), Option<Instant>> {
         let Some(policy) = &self.policy else { return Ok(()) };
         let mut inner = self.lock();
@@ -299,7 +299,7 @@ impl Outage {
         }
     }
 
-    /// What became of the round of a failed probe, once it is decided.
+    /// Returns the decision about the round of a failed probe, once there is one.
     fn ruling_on(&self, round: u64) -> Option<Ruling> {
         let mut inner = self.lock();
         match &inner.state {
@@ -335,7 +335,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Whether there is somebody to report to.
+    /// Returns true if there is somebody to report to.
     pub(super) fn counts(&self) -> bool {
         self.outage.is_some()
     }

@@ -16,11 +16,11 @@ use crate::stage::{Done, Setback};
 /// The shortest time between two extensions.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// Between two tries to tell how a run ended.
+/// Pause between two tries to record the end of a run.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is still to be told to the store.
+/// Call that the store is still owed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owed {
     /// The handler succeeded.
@@ -30,7 +30,7 @@ pub(super) enum Owed {
 }
 
 impl Owed {
-    /// What a run owes that ended so.
+    /// Returns the call that is owed after a run.
     #[inline]
     pub(super) fn after(outcome: &Result<Done, Setback>) -> Self {
         match outcome {
@@ -48,8 +48,8 @@ impl Owed {
     }
 }
 
-/// How the key is released after `setback`. Only a permanent failure is known here to be the end: any other death is, once
-/// its letter is durable, and then the counts start over.
+/// Returns the way to release the key after `setback`. Only a permanent failure is known here to be the end: any other
+/// death is, once its letter is durable, and then the counts start over.
 #[cold]
 fn released(setback: &Setback) -> Release {
     match setback {
@@ -71,7 +71,7 @@ pub(super) struct Claimed<I: Idempotency> {
     owed: Owed,
 }
 
-/// What a claim was given for.
+/// Identity of a claim.
 #[derive(Debug)]
 struct Held {
     // None for the one that the layer names.
@@ -184,7 +184,7 @@ impl<I: Idempotency> Claimed<I> {
     }
 }
 
-/// Whether it is recorded; `None` where it may be if it is told again.
+/// Returns the recorded state; `None` if the call has to be made again.
 async fn tell<I: Idempotency>(
     shared: &Shared<I>,
     token: IdempotencyToken,

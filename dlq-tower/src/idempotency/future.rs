@@ -12,11 +12,11 @@ use crate::stage::{ClassifiedError, Done, IsDone, Setback, classified};
 
 type Outcome = Result<Done, Setback>;
 
-/// What is waited for in place of a run, or after it.
+/// Future that is awaited in place of a run, or after it.
 pub(super) type Waiting = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 pin_project! {
-    /// One run, at most once per key.
+    /// A run, at most once per key.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F, I: Store> {
         #[pin]

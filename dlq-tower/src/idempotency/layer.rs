@@ -15,7 +15,7 @@ use super::{Idempotency, Upkeep};
 
 type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
 
-/// What every clone of one idempotent service shares.
+/// State that every clone of one idempotent service shares.
 pub(super) struct Shared<I> {
     pub(super) store: Arc<I>,
     pub(super) key: Key,
@@ -137,8 +137,8 @@ impl<I: Store> IdempotencyLayer<I> {
         self
     }
 
-    /// What is to be done for the keys besides claiming them. A consumer does it for its handlers; for a stack composed by
-    /// hand, [hand it over](crate::consumer::ConsumerBuilder::upkeep).
+    /// Returns the maintenance of the keys. A consumer does it for its handlers; for a stack composed by hand, [hand it
+    /// over](crate::consumer::ConsumerBuilder::upkeep).
     #[must_use]
     pub fn upkeep(&self) -> Upkeep {
         Upkeep::new(self.shared.clone())

@@ -21,10 +21,10 @@ use crate::catch_panic::failure_of;
 use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, Done, InFlight, IsDone, Run, Setback};
 
-/// How long a message is deferred for when the store does not answer.
+/// Time for which a message is deferred when the store does not answer.
 const NO_ANSWER: Duration = Duration::from_secs(1);
 
-/// Between two questions whether a key is still in flight elsewhere.
+/// Pause between two questions whether a key is still in flight elsewhere: the first and the longest.
 const FIRST_ASK: Duration = Duration::from_millis(100);
 const LAST_ASK: Duration = Duration::from_secs(5);
 
@@ -120,7 +120,8 @@ where
     S::Response: IsDone,
     S::Error: ClassifiedError,
 {
-    /// What is to be run at once, with its claim in `claimed` if there is a key; else what is to be waited for.
+    /// Begins the run that is possible at once, with its claim in `claimed` if there is a key; else returns the future
+    /// to wait for.
     #[inline]
     fn open(
         &mut self,
@@ -213,8 +214,8 @@ where
     }
 }
 
-/// What is owed for a claim under which nothing was run, since the message crashed too often. The counts stay until its
-/// letter is durable, or it would be run again when that cannot be written.
+/// Call that is owed for a claim under which nothing was run, since the message crashed too often. The counts stay
+/// until its letter is durable, or it would be run again when that cannot be written.
 const UNUSED: Owed = Owed::Release(Release::Unused);
 
 impl<I: Store> Shared<I> {
@@ -231,8 +232,8 @@ impl<I: Store> Shared<I> {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared())
     }
 
-    /// How long to wait for whoever is at a key. By a clock that was set back their lease ends late, while they go on and
-    /// extend it by the new time: asking again costs one call.
+    /// Returns the time to wait for the holder of a key. If a clock was set back, the holder's lease ends late, while
+    /// it goes on and extends it by the new time: asking again costs one call.
     #[inline]
     pub(super) fn at_most(&self, remaining: Duration) -> Duration {
         remaining.min(self.lease)

@@ -15,9 +15,9 @@ use crate::catch_panic::discard;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What is to be done for the keys of a layer besides claiming them: their counts start over once a letter is durable,
-/// attempts that an outage has failed are taken back, those that have been kept long enough are forgotten, and claims that
-/// were left behind are given back before the process ends. Cheap to clone.
+/// Maintenance of a layer's keys besides claiming them: their counts start over once a letter is durable, attempts that
+/// an outage has failed are taken back, keys that have been kept long enough are forgotten, and abandoned claims are
+/// given back before the process ends. Cheap to clone.
 ///
 /// Made by [`IdempotencyLayer::upkeep`](super::IdempotencyLayer::upkeep), done by the consumer.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl Upkeep {
         Self(Arc::new(Kept(Arc::new(shared))))
     }
 
-    /// Whether the store forgets keys without being asked to.
+    /// Returns true if the store forgets keys by itself.
     pub(crate) fn purges_itself(&self) -> bool {
         self.0.purges_itself()
     }

@@ -14,12 +14,12 @@ pub(super) struct Waiters(Arc<Keys>);
 
 #[derive(Default)]
 struct Keys {
-    /// How many there are: read without the lock at the end of each claim, changed under it.
+    /// Number of keys: read without the lock at the end of each claim, changed under it.
     count: AtomicUsize,
     waited_for: Mutex<HashMap<Bytes, Weak<Waiter>>>,
 }
 
-/// Whoever waits for one key, in common.
+/// Shared waiter of all messages that wait for a key.
 pub(super) struct Waiter {
     keys: Arc<Keys>,
     key: Bytes,

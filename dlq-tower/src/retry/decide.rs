@@ -1,4 +1,4 @@
-//! What comes after an attempt: pure decisions, no waiting.
+//! Decisions after an attempt: pure functions, no waiting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::consumer::hand::{self, Conviction};
 use crate::metrics::Recorder;
 use crate::stage::{GivenUp, InFlight, Postponed, Setback, Verdict};
 
-/// What every clone of one retry service shares.
+/// State that every clone of one retry service shares.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) policy: RetryPolicy,
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) recorder: Recorder,
 }
 
-/// What comes after a setback.
+/// Decision after a setback.
 pub(super) enum Step {
     /// No more attempt here.
     Over(Verdict),
@@ -41,7 +41,7 @@ impl Shared {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone()
     }
 
-    /// Whether a message is not to be run at all.
+    /// Returns true if a message must not run at all.
     #[inline]
     pub(super) fn is_refused(&self, delivery: &Delivery) -> bool {
         let limit = self.policy.max_crashes();
@@ -215,8 +215,8 @@ impl Shared {
         }
     }
 
-    /// What the policy says. Its delays may be the user's, which stand outside the panic guard: where they panic there is
-    /// no further attempt, for the message would come again without end.
+    /// Returns the decision of the policy. Its delays may be the user's code, which is outside the panic guard: if they
+    /// panic there is no further attempt, for the message would come again without end.
     fn next(&self, number: u32, retry_after: Option<Duration>, delivery: &Delivery) -> Next {
         let next = || self.policy.next(number, retry_after, seed(self.death(delivery)));
         catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|payload| {
@@ -236,7 +236,7 @@ impl Shared {
     }
 }
 
-/// Whether no further run can help, whatever the policy grants.
+/// Returns true if no further run can help, whatever the policy grants.
 pub(crate) fn is_permanent(failure: &Failure) -> bool {
     failure.class == ErrorClass::Permanent
         || matches!(failure.cause, Cause::Decode | Cause::Malformed | Cause::Oversize)

@@ -142,7 +142,7 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
     }
 }
 
-/// What begins for a message whose service is not known to be ready.
+/// Returns the first state of a message whose service is not known to be ready.
 #[inline]
 fn due<F>(shared: &Shared, delivery: &Delivery) -> State<F> {
     match shared.refuse(delivery) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How many messages may wait for their next attempt in the process. Clones share the number.
+/// Number of messages that may wait for their next attempt in the process. Clones share the number.
 ///
 /// A message that finds no slot free is escalated instead, as if its delay were beyond the hold limit.
 ///
@@ -13,12 +13,12 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 #[derive(Clone, Debug)]
 pub struct HoldSlots {
     all: Arc<Semaphore>,
-    /// Those that may be used to wait for a key.
+    /// Slots that may be used to wait for a key.
     for_keys: Arc<Semaphore>,
 }
 
 impl HoldSlots {
-    /// So many slots. With 0 nothing waits in the process.
+    /// Makes slots for so many messages. With 0 nothing waits in the process.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let slots = slots.min(Semaphore::MAX_PERMITS);
@@ -26,7 +26,7 @@ impl HoldSlots {
         Self { all: of(slots), for_keys: of(slots / 2) }
     }
 
-    /// How many are free.
+    /// Returns the number of free slots.
     #[must_use]
     pub fn free(&self) -> usize {
         self.all.available_permits()
@@ -58,7 +58,7 @@ pub(super) struct HoldSlot {
     _of_loop: Option<Permits>,
 }
 
-/// One of all slots, and one of those for keys where it is used for that.
+/// Permit of all slots, and a permit of those for keys if the slot is used for that.
 type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 fn one(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
@@ -111,7 +111,7 @@ pub(crate) fn step_within<T>(
     SLOTS.sync_scope(slots.clone(), || STOP.sync_scope(stop.clone(), work))
 }
 
-/// What a message listens to that waits, where its run loop has said so.
+/// Returns the signal that a waiting message listens to, if its run loop has set one.
 pub(crate) fn stopped() -> Option<WaitForCancellationFutureOwned> {
     STOP.try_with(|stop| stop.clone().cancelled_owned()).ok()
 }

@@ -10,7 +10,7 @@ use super::ResponseFuture;
 use super::decide::Shared;
 use crate::stage::{ClassifiedError, IsDone, Setback, Verdict};
 
-/// How long a message is deferred for when the service inside cannot become ready.
+/// Time for which a message is deferred when the service inside cannot become ready.
 const UNREADY: Duration = Duration::from_secs(1);
 
 /// A service that is retried. See the [module docs](super).
@@ -54,7 +54,7 @@ impl<S> Retry<S> {
     }
 }
 
-/// How long to wait, and why, when a service could not become ready: no handler has run, so nothing is counted.
+/// Returns the time to wait, and the reason, when a service could not become ready: no handler has run, so nothing is counted.
 pub(crate) fn unready(setback: &Setback) -> (Duration, &'static str) {
     if let Setback::Deferred { after, why } = *setback {
         return (after, why);

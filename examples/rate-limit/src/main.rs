@@ -15,7 +15,7 @@ use tower_dlq::handler::ShareLayer;
 use tower_dlq::memory::{MemoryBroker, MemoryStore, MemoryTransport};
 use tower_dlq::prelude::*;
 
-/// How many calls the provider allows in one window.
+/// Number of calls that the provider allows in one window.
 const CALLS: u64 = 10;
 const WINDOW: Duration = Duration::from_millis(200);
 
