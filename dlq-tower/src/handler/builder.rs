@@ -230,6 +230,10 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     /// `DLQ_MAX_ATTEMPTS`; so for `MAX_RETRIES` (the same under another name), `MAX_CRASHES`, `BACKOFF`, `HOLD_LIMIT`,
     /// `MAX_RETRY_AFTER`, `PANIC`, `TIMEOUT` and `CONCURRENCY`. Everything but letters and digits is `_` in a variable, so
     /// that the handlers `a.b`, `a-b` and `a_b` would read the same ones: [`build`](Self::build) refuses the second of them.
+    ///
+    /// A variable that begins so and sets nothing, such as `DLQ_PAYMENTS_CHARGE_MAX_ATTEMPS`, is refused as well. Where the
+    /// name of the handler is a single word, or the prefix is empty, only one that is a letter or two from a setting is: others
+    /// may be the program's own. [`check_env`](super::check_env) refuses variables of handlers that there are not.
     pub fn env(self, prefix: impl Into<String>) -> Self {
         // A value that is not UTF-8 is refused when it is read, like any other that makes no sense.
         let lookup: Lookup = Arc::new(|name| {
@@ -446,7 +450,10 @@ impl Settings {
         }
         let name = Arc::clone(&self.name);
         let mut overrides = self.config.overrides(&name);
-        if let Some(Environment { prefix, lookup, .. }) = &self.env {
+        if let Some(Environment { prefix, lookup, is_shared }) = &self.env {
+            if *is_shared {
+                env::check(prefix, &name, env::variables())?;
+            }
             overrides = env::overrides(prefix, &name, &**lookup)?.or(overrides);
         }
         let HandlerOverrides { timeout, concurrency, .. } = overrides;

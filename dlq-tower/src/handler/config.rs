@@ -4,6 +4,8 @@ use std::time::Duration;
 use dlq_core::policy::{Backoff, PanicPolicy, RetryPolicyOverrides, duration};
 use serde::{Deserialize, Serialize};
 
+use super::InvalidConfig;
+
 /// Changes to one handler, from a file or the environment. What is absent stays as it was.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -113,6 +115,27 @@ impl HandlerConfig {
     pub fn overrides(&self, name: &str) -> HandlerOverrides {
         let of = |name: &str| self.0.get(name).cloned().unwrap_or_default();
         of(name).or(of("*"))
+    }
+
+    /// Refuses changes to handlers that are none of `names`: most likely misspelt. For programs that know all handlers which
+    /// are configured by it, e.g. by [`Handles::names`](super::Handles::names).
+    ///
+    /// # Errors
+    ///
+    /// When there are such changes. The error lists the handlers.
+    pub fn check(&self, names: &[impl AsRef<str>]) -> Result<(), InvalidConfig> {
+        let listed = |names: Vec<&str>| {
+            names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        };
+        let unknown = self.unknown(names);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        Err(InvalidConfig::new(format!(
+            "the configuration is for {}, which is no handler here; there are {}, and `*` for all",
+            listed(unknown),
+            listed(names.iter().map(AsRef::as_ref).collect())
+        )))
     }
 
     /// Names that none of the handlers has: most likely misspelt.

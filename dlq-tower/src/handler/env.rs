@@ -4,6 +4,113 @@ use dlq_core::policy::{RetryPolicyOverrides, duration};
 
 use super::{HandlerOverrides, InvalidConfig};
 
+/// What a variable may set.
+const SETTINGS: [&str; 9] = [
+    "MAX_ATTEMPTS",
+    "MAX_RETRIES",
+    "MAX_CRASHES",
+    "BACKOFF",
+    "HOLD_LIMIT",
+    "MAX_RETRY_AFTER",
+    "PANIC",
+    "TIMEOUT",
+    "CONCURRENCY",
+];
+
+/// Refuses variables of this process that would set something for a handler that is none of `names`: most likely misspelt.
+/// For programs that know all handlers which are configured with this prefix; [`HandlerBuilder::env`] looks at those of its
+/// own handler only.
+///
+/// [`HandlerBuilder::env`]: super::HandlerBuilder::env
+///
+/// ```
+/// use dlq_tower::handler::{Handles, check_env, handler};
+/// use dlq_tower::router::Router;
+/// # async fn charge() {}
+///
+/// let charge = handler("payments.charge", charge).env("SHOP");
+/// let router = Router::new().name("shop").route("payments.*", charge).build()?;
+/// check_env("SHOP", &router.names())?;
+/// # Ok::<(), dlq_tower::handler::InvalidConfig>(())
+/// ```
+///
+/// # Errors
+///
+/// When there is such a variable. The error lists the handlers.
+pub fn check_env(prefix: &str, names: &[impl AsRef<str>]) -> Result<(), InvalidConfig> {
+    check_handlers(prefix, names, variables())
+}
+
+/// Returns the names of the process' variables. One that is not UTF-8 is none of ours.
+pub(super) fn variables() -> Vec<String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
+}
+
+fn check_handlers(
+    prefix: &str,
+    names: &[impl AsRef<str>],
+    variables: Vec<String>,
+) -> Result<(), InvalidConfig> {
+    let all = all(prefix);
+    let known: Vec<_> = names.iter().map(|name| variable(name.as_ref())).collect();
+    for name in variables {
+        let set = name.strip_prefix(&all).and_then(|rest| {
+            let handler = |setting: &&str| rest.strip_suffix(setting)?.strip_suffix('_');
+            // The longest setting: `MAX_RETRY_AFTER` before one that it may end with.
+            SETTINGS.iter().filter_map(handler).min_by_key(|handler| handler.len())
+        });
+        if let Some(handler) = set
+            && !known.iter().any(|known| known == handler)
+        {
+            let names: Vec<_> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+            return Err(InvalidConfig::new(format!(
+                "the variable {name} is for no handler here; there are {}",
+                names.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a variable that begins as those of the handler `name` and sets nothing.
+pub(super) fn check(prefix: &str, name: &str, variables: Vec<String>) -> Result<(), InvalidConfig> {
+    let own = own(prefix, name);
+    // One word may be what other variables of the program begin with, such as `TEST` in `DLQ_TEST_NATS_URL`.
+    let is_distinct = !all(prefix).is_empty() && variable(name).contains('_');
+    for found in variables {
+        let Some(rest) = found.strip_prefix(&own) else { continue };
+        let is_of_another = |setting: &&str| {
+            rest.strip_suffix(setting).is_some_and(|handler| handler.ends_with('_'))
+        };
+        if rest.is_empty() || SETTINGS.contains(&rest) || SETTINGS.iter().any(is_of_another) {
+            continue;
+        }
+        let is_misspelt = SETTINGS.iter().any(|setting| distance(rest, setting) <= 2);
+        if is_distinct || is_misspelt {
+            return Err(InvalidConfig::new(format!(
+                "the variable {found} sets nothing of the handler `{name}`; what it reads is {own} with {}",
+                SETTINGS.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How many letters are to be changed, added or taken away to make one of the other.
+fn distance(left: &str, right: &str) -> usize {
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in right.bytes().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
 /// Returns how the variables of the handler `name` begin.
 pub(super) fn own(prefix: &str, name: &str) -> String {
     format!("{}{}_", all(prefix), variable(name))
@@ -54,4 +161,63 @@ fn read(
         overrides.concurrency = Some(limit);
     }
     Ok(overrides)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(prefix: &str, name: &str, variables: &[&str]) -> Option<String> {
+        let variables = variables.iter().map(|name| (*name).to_owned()).collect();
+        check(prefix, name, variables).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_variable_that_sets_nothing_of_its_handler_is_refused() {
+        let charge = |variable| refused("DLQ", "payments.charge", &["PATH", variable]);
+        for wrong in ["DLQ_PAYMENTS_CHARGE_MAX_ATTEMPS", "DLQ_PAYMENTS_CHARGE_RETRIES"] {
+            let error = charge(wrong).unwrap();
+            assert!(error.contains(wrong) && error.contains("`payments.charge`"), "{error}");
+            assert!(SETTINGS.iter().all(|setting| error.contains(setting)), "{error}");
+        }
+        for fine in [
+            "DLQ_PAYMENTS_CHARGE_MAX_ATTEMPTS",
+            "DLQ_PAYMENTS_CHARGE_LATER_MAX_ATTEMPTS",
+            "DLQ_PAYMENTS_CHARGED",
+            "DLQ_MAX_ATTEMPTS",
+            "DLQ_FROM",
+        ] {
+            assert_eq!(charge(fine), None, "{fine}");
+        }
+    }
+
+    /// What else a program reads may begin with the same word.
+    #[test]
+    fn a_name_of_one_word_refuses_only_what_is_misspelt() {
+        assert_eq!(refused("DLQ", "test", &["DLQ_TEST_NATS_URL", "DLQ_TEST_REQUIRE"]), None);
+        assert!(refused("DLQ", "test", &["DLQ_TEST_TIMEOT"]).is_some());
+        assert_eq!(refused("", "payments.charge", &["PAYMENTS_CHARGE_URL"]), None);
+        assert!(refused("", "payments.charge", &["PAYMENTS_CHARGE_TIMEOUTS"]).is_some());
+    }
+
+    #[test]
+    fn a_variable_of_no_handler_is_refused_by_who_knows_them_all() {
+        let names = ["payments.charge", "test"];
+        let check = |variable: &str| {
+            let checked = check_handlers("DLQ", &names, vec![variable.to_owned()]);
+            checked.err().map(|error| error.to_string())
+        };
+        let error = check("DLQ_PAYMENTS_CHAGRE_MAX_RETRY_AFTER").unwrap();
+        assert!(error.contains("DLQ_PAYMENTS_CHAGRE_MAX_RETRY_AFTER"), "{error}");
+        assert!(error.contains("there are `payments.charge`, `test`"), "{error}");
+        for fine in [
+            "DLQ_PAYMENTS_CHARGE_TIMEOUT",
+            "DLQ_TEST_MAX_RETRIES",
+            "DLQ_MAX_RETRIES",
+            "DLQ_TEST_NATS_URL",
+            "OTHER_TIMEOUT",
+        ] {
+            assert_eq!(check(fine), None, "{fine}");
+        }
+    }
 }

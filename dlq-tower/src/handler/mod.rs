@@ -95,6 +95,7 @@ mod unclassified;
 pub use crate::InvalidConfig;
 pub use builder::{HandlerBuilder, handler};
 pub use config::{HandlerConfig, HandlerOverrides};
+pub use env::check_env;
 pub use error::{HandlerError, ResultExt};
 pub use failed::{Failed, Judge};
 pub use function::HandlerFn;

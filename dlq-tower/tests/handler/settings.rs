@@ -74,7 +74,13 @@ fn every_setting_can_come_from_the_configuration() {
     assert_eq!(stack.timeout(), Some(Duration::from_secs(10)));
     assert_eq!(stack.concurrency(), Some(3));
     assert_eq!(config.unknown(&stack.names()), ["payments.chagre"]);
-    assert!(serde_json::from_str::<HandlerConfig>(r#"{ "a": { "attempts": 1 } }"#).is_err());
+    let error = config.check(&stack.names()).unwrap_err().to_string();
+    assert!(error.contains("`payments.chagre`, which is no handler"), "{error}");
+    assert!(error.contains("there are `payments.charge`"), "{error}");
+    assert!(config.check(&["payments.charge", "payments.chagre"]).is_ok());
+    let unknown = serde_json::from_str::<HandlerConfig>(r#"{ "a": { "attempts": 1 } }"#);
+    let error = unknown.unwrap_err().to_string();
+    assert!(error.contains("`attempts`") && error.contains("`max_attempts`"), "{error}");
 }
 
 #[test]
