@@ -4,7 +4,7 @@ use dlq_core::policy::{RetryPolicyOverrides, duration};
 
 use super::{HandlerOverrides, InvalidConfig};
 
-/// What a variable may set.
+/// Settings that a variable may change.
 const SETTINGS: [&str; 9] = [
     "MAX_ATTEMPTS",
     "MAX_RETRIES",
@@ -96,7 +96,7 @@ pub(super) fn check(prefix: &str, name: &str, variables: Vec<String>) -> Result<
     Ok(())
 }
 
-/// How many letters are to be changed, added or taken away to make one of the other.
+/// Returns the number of letters to change, add or remove to turn one text into the other (Levenshtein distance).
 fn distance(left: &str, right: &str) -> usize {
     let mut row: Vec<usize> = (0..=right.len()).collect();
     for (i, a) in left.bytes().enumerate() {
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// What else a program reads may begin with the same word.
+    /// Other variables of a program may begin with the same word.
     #[test]
     fn a_name_of_one_word_refuses_only_what_is_misspelt() {
         assert_eq!(refused("DLQ", "test", &["DLQ_TEST_NATS_URL", "DLQ_TEST_REQUIRE"]), None);
