@@ -230,7 +230,8 @@ impl From<BoxError> for Setback {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the error of a classified attempt",
     label = "this layer needs a classified service inside it",
-    note = "put `ClassifyLayer` directly around the handler: `ClassifyLayer::derived()` for an error with `#[derive(Classify)]`, or `ClassifyLayer::new(|error: &YourError| …)`"
+    note = "put `ClassifyLayer` directly around the handler: `ClassifyLayer::derived()` for an error with `#[derive(Classify)]`, or `ClassifyLayer::new(|error: &YourError| …)`",
+    note = "if it is the error of a layer: put `ClassifyErrorsLayer` around it, `.layer((ClassifyErrorsLayer::new(|error: &{Self}| …), layer))`"
 )]
 pub trait ClassifiedError: Send + 'static {
     /// The setback it is.

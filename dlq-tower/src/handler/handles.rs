@@ -13,7 +13,7 @@ use crate::stage::Verdict;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler that a consumer can run",
     label = "not a built handler or router",
-    note = "build the handler first: `charge::handler().build()?`, or `handler(name, function).build()?` for a plain function",
+    note = "build the handler first: `book::handler().build()?`, or `handler(name, function).build()?` for a plain function",
     note = "a router is built as well: `Router::new().route(…).build()?`"
 )]
 pub trait Handles:

@@ -40,7 +40,7 @@
 //! # On failure
 //!
 //! A message that no handler takes is dead at once, with the reason `rejected` and the router's own name as its
-//! consumer: nothing is dropped in silence. Once there is a route for it, replay it to the handler: the router takes
+//! consumer: nothing is dropped in silence. The letter's error names its subject. Once there is a route for it, replay it to the handler: the router takes
 //! back its own letters and routes them anew.
 //!
 //! # Cost

@@ -5,14 +5,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::{Delivery, Lane, Reason};
+use dlq_core::{Attempt, Cause, Delivery, ErrorClass, Failure, Lane, Reason};
 use tower_service::Service;
 
 use super::table::Table;
 use super::{RouteFuture, RouterBuilder};
 use crate::handler::{FunctionId, HandlerStack, Handles};
 use crate::idempotency::Upkeep;
-use crate::stage::{GivenUp, Verdict};
+use crate::stage::{GivenUp, LayerClock, Verdict};
 
 /// Time for which a letter of a handler that is not here is left alone.
 const ELSEWHERE: Duration = Duration::from_secs(60);
@@ -93,6 +93,21 @@ impl Shared {
     }
 }
 
+/// The end of a message that no handler takes. None ran, so that no attempt is counted; the letter says why all the same.
+fn rejected(delivery: &Delivery, name: Arc<str>, group: &str, error: &str) -> Verdict {
+    let mut failure = Failure::new(ErrorClass::Permanent, Cause::Malformed, group, error);
+    // Messages of many subjects are one mistake.
+    failure.group = Some(group.to_owned());
+    let mut given_up = GivenUp::unattempted(delivery, name, Reason::Rejected);
+    given_up.cause = Some(failure.cause);
+    given_up.history.push(Attempt {
+        number: delivery.attempt(),
+        generation: delivery.generation(),
+        failure: failure.timed(LayerClock::default().now(), Duration::ZERO),
+    });
+    Verdict::Dead(Box::new(given_up))
+}
+
 impl Service<Delivery> for Router {
     type Response = Verdict;
     type Error = Infallible;
@@ -114,8 +129,14 @@ impl Service<Delivery> for Router {
                     event = delivery.message().event(),
                     "no route takes a message; it is rejected"
                 );
-                let given_up = GivenUp::unattempted(&delivery, name, Reason::Rejected);
-                RouteFuture::decided(Verdict::Dead(Box::new(given_up)))
+                let message = delivery.message();
+                let event = message.event().map(|event| format!(" and the event `{event}`"));
+                let error = format!(
+                    "no route of `{name}` takes the subject `{}`{}",
+                    message.subject(),
+                    event.unwrap_or_default()
+                );
+                RouteFuture::decided(rejected(&delivery, name, "no route", &error))
             }
             Taker::Gone => {
                 let name = Arc::clone(delivery.consumer_shared());
@@ -124,8 +145,12 @@ impl Service<Delivery> for Router {
                     consumer = &*name,
                     "no handler here has the name of the one that a letter was sent back to; it dies once more"
                 );
-                let given_up = GivenUp::unattempted(&delivery, name, Reason::Rejected);
-                RouteFuture::decided(Verdict::Dead(Box::new(given_up)))
+                let error = format!(
+                    "no handler of `{}` has the name `{name}`, to which the letter of the subject `{}` was sent back",
+                    self.shared.name,
+                    delivery.message().subject()
+                );
+                RouteFuture::decided(rejected(&delivery, name, "no handler", &error))
             }
             Taker::Elsewhere => {
                 tracing::warn!(

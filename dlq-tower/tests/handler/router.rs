@@ -66,7 +66,9 @@ async fn what_no_route_takes_is_rejected_under_the_routers_name() {
     let ran = Ran::default();
     let router = router(&ran);
     let dead = dies(&router, bytes("{}")).await;
-    assert_eq!((dead.reason, dead.attempts, dead.cause), (Reason::Rejected, 0, None));
+    assert_eq!((dead.reason, dead.attempts), (Reason::Rejected, 0));
+    let error = dead.history.last().unwrap().message();
+    assert_eq!(error, "no route of `shop` takes the subject `payments`");
     assert_eq!(&*dead.consumer, "shop");
     assert_eq!(&*router.name_for(&bytes("{}")), "shop");
     assert!(ran.take().is_empty());
@@ -97,6 +99,8 @@ async fn a_letter_goes_to_the_handler_that_failed_whatever_its_subject() {
     assert_eq!(ran.take(), ["payments", "created"]);
     let dead = dies(&router, sent("renamed")).await;
     assert_eq!((&*dead.consumer, dead.reason, dead.attempts), ("renamed", Reason::Rejected, 0));
+    let error = dead.history.last().unwrap().message();
+    assert!(error.contains("`renamed`") && error.contains("`orders.created`"), "{error}");
     assert_eq!(&*router.name_for(&sent("renamed")), "renamed");
     assert!(ran.take().is_empty());
 
