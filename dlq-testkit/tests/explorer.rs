@@ -216,10 +216,9 @@ fn a_letter_that_two_are_given_is_found() {
 #[test]
 fn a_deferral_that_is_counted_is_found() {
     let report = briefly(Explorer::new(scenario("deferral")).flaw(Flaw::CountsDeferrals));
-    let undisturbed = &report.findings.first().expect("it needs no fault").violations;
-    // It is asked for once a lease whether the key is free.
-    let counted = "G10: message 1 is at attempt 3 after 0 runs, and was given back 2 times";
-    assert!(undisturbed.iter().any(|violation| violation == counted), "{report}");
+    // It waits for its key, and is given back where its process stops meanwhile.
+    let counted = "G10: message 1 is at attempt 2 after 0 runs, and was given back 1 times";
+    assert!(found(&report).contains(counted), "{report}");
 }
 
 /// A run loop of one message at a time, right or with a mistake that loops in the field make.
