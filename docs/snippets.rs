@@ -13,6 +13,7 @@ pages! {
     deploy = "deploy.md",
     errors = "errors.md",
     first_consumer = "first-consumer.md",
+    from_apalis = "from-apalis.md",
     from_raw_clients = "from-raw-clients.md",
     from_spring_kafka = "from-spring-kafka.md",
     guarantees = "guarantees.md",

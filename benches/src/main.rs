@@ -19,9 +19,11 @@ mod nats;
 mod operate;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod proxy;
 mod read;
+#[cfg(feature = "redis")]
+mod redis_consume;
 #[cfg(feature = "redis")]
 mod redis_store;
 mod stack;
@@ -70,6 +72,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("postgres-outbox", postgres::outbox::run),
         #[cfg(feature = "postgres")]
         ("postgres-read", postgres::read::run),
+        #[cfg(feature = "redis")]
+        ("redis-consume", redis_consume::run),
         #[cfg(feature = "redis")]
         ("redis-store", redis_store::run),
     ];

@@ -28,7 +28,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// A way to `target` that takes `delay` there and `delay` back.
-    #[cfg(feature = "nats")]
+    #[cfg(any(feature = "nats", feature = "redis"))]
     pub(crate) fn start(target: SocketAddr, delay: Duration) -> io::Result<Self> {
         let proxy = Self::waiting(delay)?;
         proxy.leads_to(target);
@@ -62,7 +62,7 @@ impl Proxy {
         let _ = self.target.set(target);
     }
 
-    #[cfg(feature = "kafka")]
+    #[cfg(any(feature = "kafka", feature = "redis"))]
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
