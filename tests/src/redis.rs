@@ -53,7 +53,7 @@ impl Servers {
         }
         let urls = self.0.clone();
         let master = SentinelServerType::Master;
-        let mut sentinels = SentinelClient::build(urls, MASTER.to_owned(), None, master)?;
+        let mut sentinels = SentinelClient::build(urls, MASTER, None, master)?;
         sentinels.get_async_connection().await
     }
 }
