@@ -55,6 +55,8 @@ impl Servers {
                 cluster.restart(index).unwrap();
             }
             Self::Sentinels(sentinels) => {
+                // On a busy machine they may be in the middle of a fail-over of their own accord.
+                sentinels.await_formed().unwrap();
                 let master = sentinels.master().unwrap();
                 sentinels.kill(master).unwrap();
                 sentinels.await_failover(master).unwrap();
