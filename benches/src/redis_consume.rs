@@ -177,9 +177,11 @@ impl Bench {
     /// Removes the letters and their marks, so that those of the next round are not taken for the same.
     async fn forget_letters(&self) -> Result<(), Failed> {
         let mut raw = raw(self.server.url()).await?;
-        let keys: Vec<String> = redis::cmd("KEYS").arg("{work}:dlq*").query_async(&mut raw).await?;
-        if !keys.is_empty() {
-            let _: Value = redis::cmd("DEL").arg(keys).query_async(&mut raw).await?;
+        for pattern in ["{work}:dlq*", "{work}:written:*"] {
+            let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut raw).await?;
+            for some in keys.chunks(1_000) {
+                let _: Value = redis::cmd("DEL").arg(some).query_async(&mut raw).await?;
+            }
         }
         Ok(())
     }
