@@ -51,9 +51,9 @@ impl Servers {
         if !self.are_sentinels() {
             return redis::Client::open(self.0.concat())?.get_multiplexed_async_connection().await;
         }
-        let urls = self.0.clone();
-        let master = SentinelServerType::Master;
-        let mut sentinels = SentinelClient::build(urls, MASTER, None, master)?;
+        // Without its feature for TLS, the client takes nothing but a `String`.
+        let (urls, name) = (self.0.clone(), String::from(MASTER));
+        let mut sentinels = SentinelClient::build(urls, name, None, SentinelServerType::Master)?;
         sentinels.get_async_connection().await
     }
 }
