@@ -25,7 +25,7 @@ type Applied = Arc<Mutex<Vec<String>>>;
 #[dlq_handler(
     name = "accounts.apply",
     max_attempts = 3,
-    backoff = constant("50ms"),
+    backoff = constant("500ms"),
     order_by = |change: &Change| change.account.clone(),
 )]
 async fn apply(
