@@ -27,6 +27,8 @@ mod redis_consume;
 #[cfg(feature = "redis")]
 mod redis_store;
 mod stack;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod work;
 
 use measure::Size;
 

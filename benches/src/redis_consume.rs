@@ -3,25 +3,19 @@
 //! Each round reads the same stream in a consumer group of its own. Rounds of one and the other take turns, and the fastest of
 //! each counts: other processes on the machine only ever add.
 
-use std::fmt;
 use std::hint::black_box;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use dlq_core::{Classification, Classify, Delivery};
 use dlq_redis::redis::aio::MultiplexedConnection;
 use dlq_redis::redis::streams::StreamReadReply;
 use dlq_redis::redis::{self, Value};
 use dlq_redis::{RedisClient, RedisTransport};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
 use dlq_tower::consumer::Consumer;
-use dlq_tower::dlq_handler;
-use dlq_tower::extract::State;
-use tokio::sync::Notify;
 
 use crate::measure::{Size, rate};
 use crate::proxy::Proxy;
+use crate::work::{Counting, Fate, work};
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -33,49 +27,6 @@ const BYTES: usize = 100;
 const DELAY: Duration = Duration::from_micros(3_750);
 /// Messages that are handled or acknowledged at once.
 const IN_FLIGHT: usize = 256;
-
-#[derive(Debug)]
-struct Refused;
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("refused")
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl Classify for Refused {
-    fn classify(&self) -> Classification {
-        Classification::permanent()
-    }
-}
-
-/// Fate of every message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Success,
-    Death,
-}
-
-#[derive(Clone)]
-struct Counting {
-    fate: Fate,
-    left: Arc<AtomicUsize>,
-    done: Arc<Notify>,
-}
-
-#[dlq_handler(name = "bench.work")]
-async fn work(delivery: Delivery, State(counting): State<Counting>) -> Result<(), Refused> {
-    black_box(delivery.message().payload().map(bytes::Bytes::len));
-    if counting.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-        counting.done.notify_one();
-    }
-    match counting.fate {
-        Fate::Success => Ok(()),
-        Fate::Death => Err(Refused),
-    }
-}
 
 pub(crate) fn run(size: Size) -> Result<(), Failed> {
     let count = size.pick(2_000, 100_000);
@@ -214,25 +165,14 @@ async fn consume(
 ) -> Result<Duration, Failed> {
     let client = RedisClient::open(url).await?;
     let messages = RedisTransport::new(STREAM).name(group).prefetch(prefetch);
-    let state =
-        Counting { fate, left: Arc::new(AtomicUsize::new(count)), done: Arc::new(Notify::new()) };
+    let state = Counting::new(fate, count);
     let consumer = Consumer::on(messages, &client)
         .handler(work::handler().with_state(state.clone()).build()?)
         .without_crash_marks()
         .max_in_hand(IN_FLIGHT)
         .open()
         .await?;
-    let start = Instant::now();
-    let report = consumer.run(state.done.notified()).await;
-    let time = start.elapsed();
-    let settled = match fate {
-        Fate::Success => report.handled,
-        Fate::Death => report.dead,
-    };
-    if usize::try_from(settled)? < count || report.unsettled > 0 {
-        return Err(format!("not every message was settled: {report}").into());
-    }
-    Ok(time)
+    state.measure(consumer, count).await
 }
 
 /// Measures the same by the client alone: batches are read on one connection, and acknowledged on another meanwhile.

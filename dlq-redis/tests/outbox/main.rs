@@ -1,5 +1,6 @@
 //! Letters of a store go back to their streams, each once, at real servers.
 
+#![recursion_limit = "256"]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod failing;

@@ -1,23 +1,20 @@
-//! G1 with a process that is killed at random: the test binary starts itself as the consumer.
-//!
-//! `DLQ_KILL_RUNS` sets how often it is killed (6; the long form is 500), `DLQ_KILL_SEED` the random numbers.
+//! G3 with a process that a message kills: the test binary starts itself as the consumer.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::policy::{Backoff, RetryPolicy};
-use dlq_core::{Delivery, ErrorClass};
+use dlq_core::Delivery;
+use dlq_core::policy::RetryPolicy;
 use dlq_redis::{RedisClient, RedisTransport};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
 use redis::Value;
 use tokio::time::sleep;
 
-use crate::fixture::{PATIENCE, STREAM, Server, available, eventually, number};
+use crate::fixture::{PATIENCE, STREAM, Server, available, number};
 
 const URL: &str = "DLQ_KILLED_URL";
 const JOURNAL: &str = "DLQ_KILLED_JOURNAL";
@@ -29,26 +26,6 @@ fn transport() -> RedisTransport {
     RedisTransport::new(STREAM).name("billing").lease(Duration::from_secs(2)).prefetch(8)
 }
 
-#[derive(Debug)]
-struct Refused(ErrorClass);
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "refused: {}", self.0)
-    }
-}
-
-impl std::error::Error for Refused {}
-
-/// Every seventh message can never be handled; every fifth fails on its first attempt.
-fn outcome(delivery: &Delivery) -> Result<(), Refused> {
-    match number(delivery) {
-        number if number % 7 == 0 => Err(Refused(ErrorClass::Permanent)),
-        number if number % 5 == 0 && delivery.attempt() == 1 => Err(Refused(ErrorClass::Transient)),
-        _ => Ok(()),
-    }
-}
-
 /// The consumer that is killed. Runs only where the test below has started it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child() {
@@ -56,30 +33,18 @@ async fn child() {
     let journal = std::fs::OpenOptions::new().append(true).create(true).open(journal).unwrap();
     let journal = Arc::new(journal);
     let client = RedisClient::open(&url).await.unwrap();
-    let poison: Option<u32> = std::env::var(POISON).ok().and_then(|text| text.parse().ok());
-    let crashes = if poison.is_some() { 2 } else { 1000 };
+    let poison: u32 = std::env::var(POISON).unwrap().parse().unwrap();
     let handler = handler("billing", move |delivery: Delivery| {
         let journal = Arc::clone(&journal);
         async move {
-            if poison == Some(number(&delivery)) {
+            if number(&delivery) == poison {
                 std::process::abort();
             }
-            sleep(Duration::from_millis(3)).await;
-            let outcome = outcome(&delivery);
-            if outcome.is_ok() {
-                // In one write: a process that is killed has noted all of it or nothing.
-                (&*journal).write_all(format!("{}\n", number(&delivery)).as_bytes()).unwrap();
-            }
-            outcome
+            // In one write: a process that dies has noted all of it or nothing.
+            (&*journal).write_all(format!("{}\n", number(&delivery)).as_bytes())
         }
     })
-    .classify(|refused: &Refused| refused.0)
-    .policy(
-        RetryPolicy::new()
-            .with_max_crashes(crashes)
-            .with_hold_limit(Duration::ZERO)
-            .with_backoff(Backoff::constant(Duration::from_millis(200))),
-    )
+    .policy(RetryPolicy::new().with_max_crashes(2))
     .build()
     .unwrap();
     let consumer = Consumer::on(transport(), &client).handler(handler).open().await.unwrap();
@@ -96,89 +61,16 @@ impl Drop for Killed {
     }
 }
 
-fn start(url: &str, journal: &std::path::Path, poison: Option<u32>) -> Killed {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    if let Some(poison) = poison {
-        command.env(POISON, poison.to_string());
-    }
-    let child = command
+fn start(url: &str, journal: &std::path::Path, poison: u32) -> Killed {
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed::child", "--nocapture"])
         .env(URL, url)
         .env(JOURNAL, journal)
+        .env(POISON, poison.to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
     Killed(child.unwrap())
-}
-
-fn lines(journal: &std::path::Path) -> usize {
-    std::fs::read_to_string(journal).map_or(0, |text| text.lines().count())
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g1_a_process_that_is_killed_loses_nothing() {
-    if !available() || std::env::var(URL).is_ok() {
-        return;
-    }
-    let (runs, mut seed) = (setting("DLQ_KILL_RUNS", 6), setting("DLQ_KILL_SEED", 7).max(1));
-    let server = Server::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let journal = folder.path().join("journal");
-    let mut published = 0;
-    for _ in 0..runs {
-        server.publish(published + 1..=published + 100).await;
-        published += 100;
-        let process = start(&server.url(), &journal, None);
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        // In the middle of its work: after so many more messages.
-        let until = lines(&journal) + 1 + usize::try_from(seed % 70).unwrap();
-        let begun = tokio::time::Instant::now();
-        while lines(&journal) < until {
-            assert!(begun.elapsed() < PATIENCE, "the consumer works");
-            sleep(Duration::from_millis(1)).await;
-        }
-        drop(process);
-    }
-    let _last = start(&server.url(), &journal, None);
-    eventually("every message is settled", || async {
-        let lag: i64 = {
-            let Value::Array(groups) = server.run("XINFO GROUPS orders").await else { panic!() };
-            let group: BTreeMap<String, Value> =
-                redis::from_redis_value(groups[0].clone()).unwrap();
-            redis::from_redis_value(group["lag"].clone()).unwrap()
-        };
-        let due = server.int("ZCARD {orders}:retry:billing:due").await;
-        lag == 0 && due == 0 && server.pending().await == 0
-    })
-    .await;
-    let noted = std::fs::read_to_string(&journal).unwrap();
-    let runs_of: Vec<u32> = noted.lines().map(|line| line.parse().unwrap()).collect();
-    let handled: BTreeSet<u32> = runs_of.iter().copied().collect();
-    let mut dead: BTreeMap<u32, u32> = BTreeMap::new();
-    for (number, _) in letters(&server).await {
-        *dead.entry(number).or_default() += 1;
-    }
-    let all: BTreeSet<u32> = (1..=published).collect();
-    let hopeless: BTreeSet<u32> = all.iter().copied().filter(|number| number % 7 == 0).collect();
-    assert_eq!(
-        dead.keys().copied().collect::<BTreeSet<_>>(),
-        hopeless,
-        "each of these has a letter"
-    );
-    assert!(dead.values().all(|copies| *copies == 1), "one letter per death: {dead:?}");
-    assert_eq!(handled, &all - &hopeless, "each of the others was handled");
-    println!(
-        "{runs} kills, {published} messages, {} handled, {} of them again, {} letters",
-        handled.len(),
-        runs_of.len() - handled.len(),
-        dead.len()
-    );
 }
 
 /// Number and reason of every letter.
@@ -207,12 +99,12 @@ async fn g3_a_message_that_kills_its_process_dies_alone() {
     server.publish([1, 2, 3, 4, 11, 13]).await;
     let begun = tokio::time::Instant::now();
     let mut crashes = 0;
-    let mut process = start(&server.url(), &journal, Some(3));
+    let mut process = start(&server.url(), &journal, 3);
     while letters(&server).await.is_empty() || server.pending().await > 0 {
         assert!(begun.elapsed() < PATIENCE * 2, "it goes on killing: {crashes}");
         if process.0.try_wait().unwrap().is_some() {
             crashes += 1;
-            process = start(&server.url(), &journal, Some(3));
+            process = start(&server.url(), &journal, 3);
         }
         sleep(Duration::from_millis(50)).await;
     }

@@ -85,7 +85,7 @@ pub(super) fn check(prefix: &str, name: &str, variables: Vec<String>) -> Result<
         if rest.is_empty() || SETTINGS.contains(&rest) || SETTINGS.iter().any(is_of_another) {
             continue;
         }
-        let is_misspelt = SETTINGS.iter().any(|setting| distance(rest, setting) <= 2);
+        let is_misspelt = SETTINGS.iter().any(|setting| strsim::levenshtein(rest, setting) <= 2);
         if is_distinct || is_misspelt {
             return Err(InvalidConfig::new(format!(
                 "the variable {found} sets nothing of the handler `{name}`; what it reads is {own} with {}",
@@ -94,21 +94,6 @@ pub(super) fn check(prefix: &str, name: &str, variables: Vec<String>) -> Result<
         }
     }
     Ok(())
-}
-
-/// Returns the number of letters to change, add or remove to turn one text into the other (Levenshtein distance).
-fn distance(left: &str, right: &str) -> usize {
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.bytes().enumerate() {
-            let changed = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
 }
 
 /// Returns how the variables of the handler `name` begin.

@@ -29,7 +29,7 @@ use tower::{Layer, Service};
 
 use crate::fixture::*;
 
-/// What was done, in order.
+/// Record of calls, in order.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -429,7 +429,7 @@ async fn a_message_that_waits_does_not_hold_up_a_stop_and_counts_nothing() {
     assert_eq!(journal.take(), ["a 0"]);
 }
 
-/// What a service does when it is asked whether it is ready.
+/// Readiness of a service.
 #[derive(Clone, Copy)]
 enum Unready {
     Fails,

@@ -12,10 +12,10 @@ use dlq_tower::core::log::Range;
 use dlq_tower::core::{DeadLetter, Filter};
 use tokio::time::{sleep, timeout};
 
-use crate::random::{Random, number};
+use crate::random::number;
 use crate::servers::Servers;
-use crate::victim::{Deaths, Victim};
-use crate::world::{World, check, finish, kill_servers};
+use crate::victim::Victim;
+use crate::world::{World, kill_consumer, kill_servers};
 
 /// Time limit for servers until letters can be read.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -92,26 +92,7 @@ const DURABLE: &[(&str, &str)] = &[("appendfsync", "always")];
 async fn g1_on_redis_a_killed_consumer_loses_nothing() {
     let servers = tokio::task::block_in_place(|| Servers::one(Service::Redis, DURABLE));
     let Some(world) = Redis::new(servers).await else { return };
-    let (mut random, mut deaths) = (Random::new(), Deaths::default());
-    let folder = tempfile::tempdir().unwrap();
-    let kills = number("DLQ_REDIS_KILLS", 50);
-    // Two lines for a message; so that they die in the middle of the work, and work is left for the last of them.
-    let most = (2 * world.messages / kills.max(1)).max(1);
-    tokio::task::block_in_place(|| {
-        // Those that abort themselves do not count.
-        for _ in 0..2 * kills {
-            if deaths.killed == kills {
-                break;
-            }
-            let victim = world.victim(folder.path());
-            victim.progress(1 + random.below(most));
-            deaths.count(victim.kill());
-        }
-        finish(&world, folder.path(), &mut deaths);
-    });
-    assert_eq!(deaths.killed, kills, "there was nothing left to do: {deaths}");
-    let found = check(&world, folder.path()).await;
-    println!("{deaths}; {found}");
+    println!("{}", kill_consumer(world, number("DLQ_REDIS_KILLS", 50)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

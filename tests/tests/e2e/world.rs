@@ -9,6 +9,7 @@ use dlq_tests::work::{CONSUMER, Kind, kind};
 use dlq_tests::{Entry, JOURNAL, Journal};
 use dlq_tower::core::{DeadLetter, Reason};
 
+use crate::random::Random;
 use crate::servers::Servers;
 use crate::victim::{Deaths, Victim};
 
@@ -40,6 +41,29 @@ pub(crate) fn finish(world: &impl World, folder: &Path, deaths: &mut Deaths) {
         }
     }
     panic!("it does not come to its end");
+}
+
+/// Kills a consumer again and again while it works; says what was found.
+pub(crate) async fn kill_consumer(world: impl World, kills: u64) -> String {
+    let (mut random, mut deaths) = (Random::new(), Deaths::default());
+    let folder = tempfile::tempdir().unwrap();
+    // Two lines for a message; so that they die in the middle of the work, and work is left for the last of them.
+    let most = (2 * world.messages() / kills.max(1)).max(1);
+    tokio::task::block_in_place(|| {
+        // Those that abort themselves do not count.
+        for _ in 0..2 * kills {
+            if deaths.killed == kills {
+                break;
+            }
+            let victim = world.victim(folder.path());
+            victim.progress(1 + random.below(most));
+            deaths.count(victim.kill());
+        }
+        finish(&world, folder.path(), &mut deaths);
+    });
+    assert_eq!(deaths.killed, kills, "there was nothing left to do: {deaths}");
+    let found = check(&world, folder.path()).await;
+    format!("{deaths}; {found}")
 }
 
 /// Kills servers while a consumer works; says what was found.
