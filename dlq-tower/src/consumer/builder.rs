@@ -228,9 +228,9 @@ impl<From> ConsumerBuilder<From> {
         self
     }
 
-    /// Sets how many messages are in hand at most, those that wait for a retry included; these take half of it at most,
-    /// unless they have an order key. With one, choose more than one key brings while a message of it is retried.
-    /// Defaults to 256.
+    /// Sets how many messages are in hand at most, those that wait included. A quarter of it at most waits for an
+    /// idempotency key in flight, and half of it for a retry, unless they have an order key: with one, choose more than
+    /// one key brings while a message of it is retried. Defaults to 256.
     ///
     /// How many attempts run at once is said per handler, by a permit inside retry: see
     /// [`concurrency`](crate::concurrency).

@@ -8,12 +8,12 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 ///
 /// A message that finds no slot free is escalated instead, as if its delay were beyond the hold limit.
 ///
-/// A message whose idempotency key is in flight waits in a slot as well. Half of the slots are kept from such messages, or
-/// those of a process that died would leave none for retries; who finds none is deferred for the rest of the key's lease.
+/// A message whose idempotency key is in flight waits in a slot of its own kind, of which there are fewer than half as many:
+/// as many messages as a process that died had in hand would leave none for retries. If none is free, the message is
+/// deferred for the rest of the key's lease.
 #[derive(Clone, Debug)]
 pub struct HoldSlots {
-    all: Arc<Semaphore>,
-    /// Slots that may be used to wait for a key.
+    for_retries: Arc<Semaphore>,
     for_keys: Arc<Semaphore>,
 }
 
@@ -23,27 +23,29 @@ impl HoldSlots {
     pub fn new(slots: usize) -> Self {
         let slots = slots.min(Semaphore::MAX_PERMITS);
         let of = |slots| Arc::new(Semaphore::new(slots));
-        Self { all: of(slots), for_keys: of(slots / 2) }
+        // Fewer than half, so that both kinds together never fill a run loop whose messages in hand are twice the slots.
+        Self { for_retries: of(slots), for_keys: of(slots.saturating_sub(1) / 2) }
     }
 
-    /// Returns the number of free slots.
+    /// Returns the number of slots for retries that are free.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.all.available_permits()
+        self.for_retries.available_permits()
     }
 
     /// A slot of these, and one of the run loop's where it has some.
     pub(super) fn take(&self) -> Option<HoldSlot> {
-        self.of_both(|slots| Some((one(&slots.all)?, None)))
+        self.of_both(|slots| &slots.for_retries)
     }
 
     /// The same for a message that waits for its key.
     pub(super) fn take_to_wait(&self) -> Option<HoldSlot> {
-        self.of_both(|slots| Some((one(&slots.all)?, Some(one(&slots.for_keys)?))))
+        self.of_both(|slots| &slots.for_keys)
     }
 
-    fn of_both(&self, take: impl Fn(&Self) -> Option<Permits>) -> Option<HoldSlot> {
-        let of_loop = match SLOTS.try_with(&take) {
+    fn of_both(&self, kind: impl Fn(&Self) -> &Arc<Semaphore>) -> Option<HoldSlot> {
+        let take = |slots: &Self| Arc::clone(kind(slots)).try_acquire_owned().ok();
+        let of_loop = match SLOTS.try_with(take) {
             Ok(slot) => Some(slot?),
             Err(_no_loop) => None,
         };
@@ -54,15 +56,8 @@ impl HoldSlots {
 /// Held while a message waits in the process.
 #[derive(Debug)]
 pub(super) struct HoldSlot {
-    _own: Permits,
-    _of_loop: Option<Permits>,
-}
-
-/// Permit of all slots, and a permit of those for keys if the slot is used for that.
-type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
-
-fn one(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    Arc::clone(slots).try_acquire_owned().ok()
+    _own: OwnedSemaphorePermit,
+    _of_loop: Option<OwnedSemaphorePermit>,
 }
 
 impl Default for HoldSlots {
