@@ -1,7 +1,8 @@
 //! Consumers on Redis Streams beside the raw client on the same server in the same run: successes, and deaths.
 //!
 //! Each round reads the same stream in a consumer group of its own. Rounds of one and the other take turns, and the fastest of
-//! each counts: other processes on the machine only ever add.
+//! each counts: other processes on the machine only ever add. The raw client reads batches of so many; so does ours, which
+//! fetches up to two of them ahead.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -34,11 +35,11 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let Some(mut bench) = Bench::start(count).await? else { return Ok(()) };
-        for prefetch in [32, 256] {
-            bench.once(size, false, prefetch, count).await?;
+        for batch in [32, 256] {
+            bench.once(size, false, batch, count).await?;
         }
-        for (prefetch, count) in [(32, count / 10), (256, count)] {
-            bench.once(size, true, prefetch, count).await?;
+        for (batch, count) in [(32, count / 10), (256, count)] {
+            bench.once(size, true, batch, count).await?;
         }
         Ok(())
     })
@@ -84,29 +85,29 @@ impl Bench {
         &mut self,
         size: Size,
         far: bool,
-        prefetch: usize,
+        batch: usize,
         count: usize,
     ) -> Result<(), Failed> {
         let way = if far { "3.75 ms added to each way" } else { "no way to go" };
         println!(
-            "\n{count} messages of {BYTES} bytes, prefetch {prefetch}, {IN_FLIGHT} in flight, {way}"
+            "\n{count} messages of {BYTES} bytes, read {batch} at a time, {IN_FLIGHT} in flight, {way}"
         );
         let mut best = [Duration::MAX; 4];
         for _ in 0..size.pick(1, 5) {
             let url = self.url(far);
             let mut times = [Duration::ZERO; 4];
             let group = self.group();
-            times[0] = raw_consume(&url, &group, prefetch, count).await?;
+            times[0] = raw_consume(&url, &group, batch, count).await?;
             let group = self.group();
-            times[1] = consume(&url, &group, prefetch, count, Fate::Success).await?;
+            times[1] = consume(&url, &group, batch, count, Fate::Success).await?;
             self.forget_letters().await?;
             let group = self.group();
-            times[2] = consume(&url, &group, prefetch, count, Fate::Death).await?;
+            times[2] = consume(&url, &group, batch, count, Fate::Death).await?;
             // Letters as ours are.
             let letter = self.last_letter().await?;
             self.forget_letters().await?;
             let group = self.group();
-            times[3] = raw_bury(&url, &group, prefetch, count, &letter).await?;
+            times[3] = raw_bury(&url, &group, batch, count, &letter).await?;
             for (best, time) in best.iter_mut().zip(times) {
                 *best = time.min(*best);
             }
@@ -159,12 +160,12 @@ fn show(name: &str, time: Duration, count: usize) {
 async fn consume(
     url: &str,
     group: &str,
-    prefetch: usize,
+    batch: usize,
     count: usize,
     fate: Fate,
 ) -> Result<Duration, Failed> {
     let client = RedisClient::open(url).await?;
-    let messages = RedisTransport::new(STREAM).name(group).prefetch(prefetch);
+    let messages = RedisTransport::new(STREAM).name(group).prefetch(2 * batch);
     let state = Counting::new(fate, count);
     let consumer = Consumer::on(messages, &client)
         .handler(work::handler().with_state(state.clone()).build()?)
@@ -179,10 +180,10 @@ async fn consume(
 async fn raw_consume(
     url: &str,
     group: &str,
-    prefetch: usize,
+    batch: usize,
     count: usize,
 ) -> Result<Duration, Failed> {
-    raw_batches(url, group, prefetch, count, |pipe, ids| {
+    raw_batches(url, group, batch, count, |pipe, ids| {
         pipe.cmd("XACK").arg(STREAM).arg(group).arg(ids).ignore();
     })
     .await
@@ -192,11 +193,11 @@ async fn raw_consume(
 async fn raw_bury(
     url: &str,
     group: &str,
-    prefetch: usize,
+    batch: usize,
     count: usize,
     letter: &[Vec<u8>],
 ) -> Result<Duration, Failed> {
-    raw_batches(url, group, prefetch, count, |pipe, ids| {
+    raw_batches(url, group, batch, count, |pipe, ids| {
         pipe.atomic();
         for _ in ids {
             pipe.cmd("XADD").arg(LETTERS).arg("*").arg(letter).ignore();
@@ -209,7 +210,7 @@ async fn raw_bury(
 async fn raw_batches(
     url: &str,
     group: &str,
-    prefetch: usize,
+    batch: usize,
     count: usize,
     settle: impl Fn(&mut redis::Pipeline, &[String]),
 ) -> Result<Duration, Failed> {
@@ -222,11 +223,11 @@ async fn raw_batches(
     let mut read = 0;
     while read < count {
         // No more than ours has in flight.
-        while settled.len() * prefetch >= IN_FLIGHT {
+        while settled.len() * batch >= IN_FLIGHT {
             settled.join_next().await.ok_or("nothing is settled")???;
         }
         let mut next = redis::cmd("XREADGROUP");
-        next.arg("GROUP").arg(group).arg("raw").arg("COUNT").arg(prefetch.min(count - read));
+        next.arg("GROUP").arg(group).arg("raw").arg("COUNT").arg(batch.min(count - read));
         next.arg("STREAMS").arg(STREAM).arg(">");
         let reply: Option<StreamReadReply> = next.query_async(&mut reading).await?;
         let entries = reply.and_then(|mut reply| reply.keys.pop()).ok_or("the stream has ended")?;

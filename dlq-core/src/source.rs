@@ -59,6 +59,9 @@ pub trait Settle: fmt::Debug + Send + 'static {
 
     /// [`settle`](Self::settle) without a future, for a transport that need not wait for its broker; the handle is to be
     /// dropped then. `None` when it has to wait, and `settle` has to be called. Defaults to `None`.
+    ///
+    /// Only the end of a message that succeeded may be taken without the broker's confirmation: it comes again if the broker
+    /// has not heard of it. [`close`](Source::close) waits for what is open.
     fn settle_now(&mut self, _disposition: &Disposition) -> Option<Result<(), TransportError>> {
         None
     }

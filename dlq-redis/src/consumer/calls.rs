@@ -2,12 +2,24 @@
 //!
 //! One task sends all that were given to it while it waited for the answer before. A lone acknowledgement is sent at once,
 //! and under load one round trip serves up to 256.
+//!
+//! # Acknowledgements that nobody awaits
+//!
+//! | the process dies | the server has | and then |
+//! |---|---|---|
+//! | before one is sent | a pending message | it comes again when its lease ends: a duplicate where the key is done |
+//! | before it is answered | either | the same, or nothing |
+//!
+//! One that the server did not confirm is sent again until its lease has ended. It never stands for a letter or a retry
+//! record: those are awaited.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::scripts::{ACK_WRITTEN, END_RECORDS, EXTEND, GIVE_BACK, NOBODY};
 use crate::client::{RedisClient, RedisError, RedisErrorKind, as_array, as_int};
@@ -17,6 +29,12 @@ use crate::consumer::place::Place;
 const BATCH: usize = 256;
 /// Number of entries in one script: each costs the server some microseconds, in which it serves nobody else.
 const SCRIPTED: usize = 200;
+/// Number of acknowledgements that nobody awaits. Beyond it they are awaited, so that a silent server is felt.
+const POSTED: usize = 1_024;
+/// Pause before those that were not confirmed are sent again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time for which they are gathered, while nobody awaits an answer.
+const GATHER: Duration = Duration::from_millis(1);
 
 type Answer = Result<bool, RedisError>;
 
@@ -59,48 +77,142 @@ impl Word {
 #[derive(Debug)]
 struct Asked {
     word: Word,
-    answer: oneshot::Sender<Answer>,
+    by: By,
+}
+
+impl Asked {
+    fn is_posted(&self) -> bool {
+        matches!(self.by, By::Nobody(_))
+    }
+}
+
+/// Who hears the answer.
+#[derive(Debug)]
+enum By {
+    Caller(oneshot::Sender<Answer>),
+    /// Nobody: it is said until it is heard, or until then.
+    Nobody(Instant),
+}
+
+/// Acknowledgements that nobody awaits.
+#[derive(Debug, Default)]
+struct Posted {
+    open: AtomicUsize,
+    fewer: Notify,
+    /// Somebody awaits an answer.
+    awaited: Notify,
+}
+
+impl Posted {
+    fn over(&self, words: usize) {
+        self.open.fetch_sub(words, Ordering::AcqRel);
+        self.fewer.notify_waiters();
+    }
 }
 
 /// The way to the server. The task behind it lives as long as this.
 #[derive(Debug)]
 pub(super) struct Calls {
     asked: mpsc::UnboundedSender<Asked>,
+    posted: Arc<Posted>,
     _task: JoinSet<()>,
 }
 
 impl Calls {
     pub(super) fn new(client: RedisClient, place: Arc<Place>) -> Self {
         let (asked, receiver) = mpsc::unbounded_channel();
+        let posted = Arc::new(Posted::default());
         let mut task = JoinSet::new();
-        task.spawn(run(client, place, receiver));
-        Self { asked, _task: task }
+        task.spawn(run(client, place, receiver, Arc::clone(&posted)));
+        Self { asked, posted, _task: task }
     }
 
     pub(super) async fn say(&self, word: Word) -> Answer {
         let gone =
             || RedisError::new(RedisErrorKind::Unavailable, "the runtime of the source has ended");
         let (answer, answered) = oneshot::channel();
-        self.asked.send(Asked { word, answer }).map_err(|_| gone())?;
+        let asked = Asked { word, by: By::Caller(answer) };
+        self.asked.send(asked).map_err(|_| gone())?;
+        self.posted.awaited.notify_one();
         answered.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Says a word whose answer nobody awaits, until it is heard or `until` has come. False where that is not possible.
+    pub(super) fn post(&self, word: Word, until: Instant) -> bool {
+        let is_room = |open| (open < POSTED).then_some(open + 1);
+        let taken = self.posted.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_room);
+        if taken.is_err() {
+            return false;
+        }
+        let is_sent = self.asked.send(Asked { word, by: By::Nobody(until) }).is_ok();
+        if !is_sent {
+            self.posted.over(1);
+        }
+        is_sent
+    }
+
+    /// Waits until every word that was posted is heard, or its time is over.
+    pub(super) async fn heard(&self) {
+        loop {
+            let fewer = self.posted.fewer.notified();
+            if self.open() == 0 {
+                return;
+            }
+            fewer.await;
+        }
+    }
+
+    /// Returns the number of words that were posted and not heard yet.
+    pub(super) fn open(&self) -> usize {
+        self.posted.open.load(Ordering::Acquire)
     }
 }
 
-async fn run(client: RedisClient, place: Arc<Place>, mut asked: mpsc::UnboundedReceiver<Asked>) {
+async fn run(
+    client: RedisClient,
+    place: Arc<Place>,
+    mut asked: mpsc::UnboundedReceiver<Asked>,
+    posted: Arc<Posted>,
+) {
     let mut batch = Vec::with_capacity(BATCH);
-    while asked.recv_many(&mut batch, BATCH).await > 0 {
+    let mut unheard: Vec<Asked> = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            count = asked.recv_many(&mut batch, BATCH) => if count == 0 { return },
+            () = sleep(PAUSE), if !unheard.is_empty() => batch.append(&mut unheard),
+        }
         // Those whose turn it is now go with it.
         yield_now().await;
+        if batch.len() < BATCH && batch.iter().all(Asked::is_posted) {
+            let _ = timeout(GATHER, posted.awaited.notified()).await;
+        }
         while batch.len() < BATCH
             && let Ok(more) = asked.try_recv()
         {
             batch.push(more);
         }
-        let (words, answers): (Vec<Word>, Vec<_>) =
-            batch.drain(..).map(|asked| (asked.word, asked.answer)).unzip();
-        for (answer, said) in answers.into_iter().zip(say(&client, &place, &words).await) {
-            let _ = answer.send(said);
+        let words: Vec<Word> = batch.iter().map(|asked| asked.word.clone()).collect();
+        let mut over = 0;
+        for (asked, said) in batch.drain(..).zip(say(&client, &place, &words).await) {
+            match (asked.by, said) {
+                (By::Caller(caller), said) => drop(caller.send(said)),
+                (By::Nobody(until), Err(_)) if Instant::now() + PAUSE < until => {
+                    unheard.push(Asked { word: asked.word, by: By::Nobody(until) });
+                }
+                (By::Nobody(_), said) => {
+                    over += 1;
+                    if let Err(error) = said {
+                        tracing::error!(
+                            stream = &*place.keys.stream,
+                            %error,
+                            "a message that was handled could not be acknowledged: it comes again"
+                        );
+                    }
+                }
+            }
         }
+        posted.over(over);
     }
 }
 

@@ -3,6 +3,7 @@
 //! A blocked read whose future is dropped goes on at the server: the message that arrives next is then handed out to nobody.
 //! So the read is in a task that always awaits it, and what was lost with a connection is looked for among what is pending.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,13 +30,21 @@ const FIRST: &str = "0-0";
 
 /// Reads until it is stopped.
 pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
-    let mut reader = Reader { shared, connection: None, last: FIRST.to_owned(), lost: false };
+    let mut reader = Reader {
+        shared,
+        stop: stop.clone(),
+        connection: None,
+        id: None,
+        last: FIRST.to_owned(),
+        lost: false,
+    };
     let mut pause = FIRST_PAUSE;
     while !stop.is_cancelled() {
         let room = tokio::select! {
             () = stop.cancelled() => return,
             room = room(&reader.shared) => room,
         };
+        let Some(room) = room else { return };
         match reader.turn(room).await {
             Ok(()) => pause = FIRST_PAUSE,
             Err(error) => {
@@ -53,21 +62,41 @@ pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Waits for room, and takes all that there is.
-async fn room(shared: &Shared) -> Vec<OwnedSemaphorePermit> {
-    let mut room = Vec::with_capacity(shared.prefetch);
-    if let Ok(first) = Arc::clone(&shared.room).acquire_owned().await {
-        room.push(first);
+/// Waits until half of the room is free, and takes all that is. A read for each place that becomes free would fetch
+/// messages one by one.
+async fn room(shared: &Shared) -> Option<OwnedSemaphorePermit> {
+    let half = u32::try_from(shared.prefetch.div_ceil(2)).unwrap_or(u32::MAX);
+    let mut room = Arc::clone(&shared.room).acquire_many_owned(half).await.ok()?;
+    let rest = shared.room.available_permits();
+    if let Ok(rest) =
+        Arc::clone(&shared.room).try_acquire_many_owned(u32::try_from(rest).unwrap_or(u32::MAX))
+    {
+        room.merge(rest);
     }
-    while let Ok(more) = Arc::clone(&shared.room).try_acquire_owned() {
-        room.push(more);
+    Some(room)
+}
+
+/// Ends a blocked read, which finds nothing then. Where that is not allowed it goes on for [`BLOCK`] at most.
+async fn unblock(shared: &Shared, id: Option<i64>) {
+    let Some(id) = id else { return };
+    let told = async {
+        // In a cluster the read is at the node that has the stream.
+        let mut connection = shared.client.dedicated(&shared.place.keys.stream).await?;
+        let mut cmd = redis::cmd("CLIENT");
+        cmd.arg("UNBLOCK").arg(id);
+        cmd.query_async::<Value>(&mut connection).await.map_err(RedisError::from)
+    };
+    if let Ok(Err(error)) = timeout(BLOCK, told).await {
+        tracing::debug!(%error, "a blocked read is waited for");
     }
-    room
 }
 
 struct Reader {
     shared: Arc<Shared>,
+    stop: CancellationToken,
     connection: Option<MultiplexedConnection>,
+    /// The number that the server gave the connection, if it tells.
+    id: Option<i64>,
     /// The greatest id that was received.
     last: String,
     /// True if the answer of a read may have been lost.
@@ -75,10 +104,15 @@ struct Reader {
 }
 
 impl Reader {
-    async fn turn(&mut self, room: Vec<OwnedSemaphorePermit>) -> Result<(), RedisError> {
+    async fn turn(&mut self, room: OwnedSemaphorePermit) -> Result<(), RedisError> {
         let place = Arc::clone(&self.shared.place);
         if self.connection.is_none() {
-            self.connection = Some(self.shared.client.dedicated(&place.keys.stream).await?);
+            let mut connection = self.shared.client.dedicated(&place.keys.stream).await?;
+            let mut ask = redis::cmd("CLIENT");
+            ask.arg("ID");
+            let told = timeout(SILENCE, ask.query_async(&mut connection)).await;
+            self.id = told.ok().and_then(Result::ok);
+            self.connection = Some(connection);
         }
         let begun = Instant::now();
         if self.lost {
@@ -102,11 +136,20 @@ impl Reader {
             }
         }
         let mut cmd = redis::cmd("XREADGROUP");
-        cmd.arg("GROUP").arg(&*place.group).arg(&*place.me).arg("COUNT").arg(room.len());
+        cmd.arg("GROUP").arg(&*place.group).arg(&*place.me).arg("COUNT").arg(room.num_permits());
         let block = u64::try_from(BLOCK.as_millis()).unwrap_or(1000);
         cmd.arg("BLOCK").arg(block).arg("STREAMS").arg(&*place.keys.stream).arg(">");
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        let answer = timeout(BLOCK + SILENCE, cmd.query_async::<Value>(connection)).await;
+        let answer = {
+            let mut read = pin!(timeout(BLOCK + SILENCE, cmd.query_async::<Value>(connection)));
+            tokio::select! {
+                answer = &mut read => answer,
+                () = self.stop.cancelled() => {
+                    unblock(&self.shared, self.id).await;
+                    read.await
+                }
+            }
+        };
         let answer = match answer {
             Ok(answer) => answer.map_err(RedisError::from)?,
             Err(_) => return Err(RedisError::timeout(BLOCK + SILENCE)),
@@ -121,16 +164,15 @@ impl Reader {
     async fn received(
         &mut self,
         entries: Vec<Taken>,
-        room: Vec<OwnedSemaphorePermit>,
+        mut room: OwnedSemaphorePermit,
         since: Instant,
     ) {
-        let mut room = room.into_iter();
         let mut ready = Vec::with_capacity(entries.len());
         for (id, count, pairs) in entries {
             if wire::position(&id) > wire::position(&self.last) {
                 self.last.clone_from(&id);
             }
-            let permit = match room.next() {
+            let permit = match room.split(1) {
                 Some(permit) => permit,
                 None => match Arc::clone(&self.shared.more_room).acquire_owned().await {
                     Ok(permit) => permit,

@@ -20,6 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// and the end of a message whose letter or retry record is written, is acknowledged whoever owns the message by then.
 /// Giving back and renewing the lease ask for the owner and its delivery counter, and answer `Lost`.
 ///
+/// [`settle_now`](Settle::settle_now) sends the acknowledgement of a message that succeeded and does not wait for the answer,
+/// unless the source was told to [confirm](super::RedisTransport::confirm_acks), 1,024 are open, or it is closed. Closing
+/// the source waits for those that are open.
+///
 /// A letter or retry record that a clone of the same client has written to this server is looked for in the step that
 /// acknowledges its message. Where a fail-over has forgotten it, the answer is `Lost`, and the message comes again.
 #[derive(Debug)]
@@ -129,6 +133,16 @@ impl Settle for RedisSettle {
                 self.acknowledge(self.shared.client.written().take(&of)).await
             }
         }
+    }
+
+    fn settle_now(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
+        let is_success = matches!(disposition, Disposition::Succeeded | Disposition::Duplicate);
+        let is_entry = matches!(self.which, Which::Entry { .. });
+        if !is_success || !is_entry || !self.shared.posts() {
+            return None;
+        }
+        let until = self.ends.min(Instant::now() + PATIENCE);
+        self.shared.calls.post(self.which.done(None), until).then_some(Ok(()))
     }
 
     async fn extend(&mut self) -> Result<(), TransportError> {

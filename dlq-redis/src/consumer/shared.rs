@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub(super) struct Shared {
     pub(super) more_room: Arc<Semaphore>,
     pub(super) prefetch: usize,
     pub(super) recreate: bool,
+    /// True if the acknowledgement of every message is awaited.
+    confirms: bool,
+    closed: AtomicBool,
     /// Times at which something that was given back here can be taken again.
     wakes: Mutex<BTreeSet<Instant>>,
     woken: Notify,
@@ -51,6 +55,7 @@ impl Shared {
         place: Arc<Place>,
         prefetch: usize,
         recreate: bool,
+        confirms: bool,
     ) -> Self {
         Self {
             calls: Calls::new(client.clone(), Arc::clone(&place)),
@@ -61,10 +66,22 @@ impl Shared {
             more_room: Arc::new(Semaphore::new(prefetch)),
             prefetch,
             recreate,
+            confirms,
+            closed: AtomicBool::new(false),
             wakes: Mutex::default(),
             woken: Notify::new(),
             asked: Mutex::new(Asked { now: false, last: Instant::now() }),
         }
+    }
+
+    /// Returns true if acknowledgements may be sent that nobody awaits.
+    pub(super) fn posts(&self) -> bool {
+        !self.confirms && !self.closed.load(Ordering::Acquire)
+    }
+
+    /// From here on every acknowledgement is awaited.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {

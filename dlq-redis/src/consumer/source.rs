@@ -149,18 +149,31 @@ impl Source for RedisSource {
         drop(self.shared.asking());
     }
 
-    /// Stops reading, which takes up to a second since a blocked read is not abandoned, and gives back what was fetched.
+    /// Stops reading, gives back what was fetched, and waits for acknowledgements that nobody awaited. Takes 10 seconds at
+    /// most; the log tells what did not succeed. A blocked read is ended; where the user may not run `CLIENT UNBLOCK`, it is
+    /// waited for, up to a second.
     async fn close(&mut self) {
         self.closed = true;
+        self.shared.close();
         self.stop.cancel();
         let shared = Arc::clone(&self.shared);
         let ended = timeout(CLOSING, async {
             while self.tasks.join_next().await.is_some() {}
             let words: Vec<_> =
                 shared.ready.drain().iter().map(|fetched| fetched.what.give_back()).collect();
-            calls::say(&shared.client, &shared.place, &words).await
+            let answers = calls::say(&shared.client, &shared.place, &words).await;
+            shared.calls.heard().await;
+            answers
         });
         let is_heard = ended.await.is_ok_and(|answers| answers.iter().all(Result::is_ok));
+        let open = shared.calls.open();
+        if open > 0 {
+            tracing::warn!(
+                stream = &*shared.place.keys.stream,
+                open,
+                "messages were handled whose acknowledgement is not confirmed yet: they may come again"
+            );
+        }
         if !is_heard {
             tracing::warn!(
                 stream = &*shared.place.keys.stream,

@@ -58,6 +58,7 @@ pub struct RedisTransport {
     cluster: Arc<str>,
     key: Option<BindingKey>,
     recreate: bool,
+    confirms: bool,
     dead: Option<String>,
     most: Option<u64>,
     window: Duration,
@@ -78,6 +79,7 @@ impl RedisTransport {
             cluster: Arc::from("default"),
             key: None,
             recreate: false,
+            confirms: false,
             dead: None,
             most: None,
             window: Duration::from_secs(3600),
@@ -147,6 +149,15 @@ impl RedisTransport {
     /// recreated it.
     pub fn recreate_group(mut self, allow: bool) -> Self {
         self.recreate = allow;
+        self
+    }
+
+    /// Sets whether the acknowledgement of a message that succeeded is awaited before its place is given to another.
+    /// Otherwise it is sent and not awaited, up to 1,024 of them: more messages come again when the process dies, and each is a
+    /// duplicate where it has an idempotency key. Letters and retry records are confirmed before their message is
+    /// acknowledged, whatever is set. Defaults to false.
+    pub fn confirm_acks(mut self, confirm: bool) -> Self {
+        self.confirms = confirm;
         self
     }
 
@@ -224,7 +235,13 @@ impl RedisTransport {
             id_header: None,
             event_header: self.event_header.clone(),
         };
-        let shared = Shared::new(client.clone(), Arc::new(place), self.prefetch, self.recreate);
+        let shared = Shared::new(
+            client.clone(),
+            Arc::new(place),
+            self.prefetch,
+            self.recreate,
+            self.confirms,
+        );
         Ok(RedisSource::new(shared, incoming, Arc::clone(&self.cluster), true))
     }
 

@@ -12,6 +12,7 @@ mod forgotten;
 mod killed;
 mod marks;
 mod pending;
+mod posted;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 #[cfg(feature = "tls")]

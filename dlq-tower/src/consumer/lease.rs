@@ -89,7 +89,10 @@ impl Leased {
         self.settle
     }
 
-    pub(super) async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
+    pub(super) async fn settle(mut self, disposition: Disposition) -> Result<(), TransportError> {
+        if let Some(settled) = self.settle.settle_now(&disposition) {
+            return settled;
+        }
         self.settle.settle(disposition).await
     }
 }
