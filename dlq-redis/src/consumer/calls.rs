@@ -86,11 +86,11 @@ impl Asked {
     }
 }
 
-/// Who hears the answer.
+/// Receiver of an answer.
 #[derive(Debug)]
 enum By {
     Caller(oneshot::Sender<Answer>),
-    /// Nobody: it is said until it is heard, or until then.
+    /// No caller: the word is repeated until it is heard, or until this time.
     Nobody(Instant),
 }
 
