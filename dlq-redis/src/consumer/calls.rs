@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::scripts::{ACK_WRITTEN, END_RECORDS, EXTEND, GIVE_BACK, NOBODY};
 use crate::client::{RedisClient, RedisError, RedisErrorKind, as_array, as_int};
@@ -176,11 +176,12 @@ async fn run(
 ) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut unheard: Vec<Asked> = Vec::new();
+    let mut again = Instant::now();
     loop {
         tokio::select! {
             biased;
+            () = sleep_until(again), if !unheard.is_empty() => batch.append(&mut unheard),
             count = asked.recv_many(&mut batch, BATCH) => if count == 0 { return },
-            () = sleep(PAUSE), if !unheard.is_empty() => batch.append(&mut unheard),
         }
         // Those whose turn it is now go with it.
         yield_now().await;
@@ -213,6 +214,9 @@ async fn run(
             }
         }
         posted.over(over);
+        if again <= Instant::now() {
+            again = Instant::now() + PAUSE;
+        }
     }
 }
 

@@ -63,6 +63,41 @@ async fn one_that_the_server_did_not_hear_is_said_again() {
     assert_eq!(server.pending().await, 0, "closing waits for it");
 }
 
+/// However much there is to say meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_said_again_waits_for_no_silence() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut source = billing().lease(PATIENCE * 10).source(&server.client).await.unwrap();
+    server.publish(0..2).await;
+    let (_, mut first) = next(&mut source).await;
+    let (_, mut second) = next(&mut source).await;
+    server.run("ACL SETUSER default -xack").await;
+    first.settle_now(&Disposition::Succeeded).expect("nothing is awaited").unwrap();
+    let acknowledged = async {
+        eventually("it was refused", async || {
+            let told = server.run("INFO commandstats").await;
+            let told: String = redis::from_redis_value(told).unwrap();
+            told.lines().any(|line| line.contains("xack") && !line.contains("rejected_calls=0"))
+        })
+        .await;
+        server.run("ACL SETUSER default +xack").await;
+        eventually("it is acknowledged", async || server.pending().await == 1).await;
+    };
+    let talking = async {
+        loop {
+            second.extend().await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = acknowledged => {}
+        () = talking => unreachable!("it never ends"),
+    }
+    source.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_to_be_confirmed_is_awaited() {
     if !available() {
