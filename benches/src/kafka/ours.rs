@@ -1,12 +1,11 @@
 //! A consumer as a user composes it: the attribute's stack, source, retry lane and sink of Kafka.
 
-use std::fmt;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dlq_core::{Classification, Classify, Delivery, Disposition, Settle as _, Source as _};
+use dlq_core::{Delivery, Disposition, Settle as _, Source as _};
 use dlq_kafka::{Brokers, KafkaTransport, Ladder};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
@@ -14,23 +13,7 @@ use dlq_tower::extract::State;
 use tokio::sync::Notify;
 
 use super::Failed;
-
-#[derive(Debug)]
-struct Refused;
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("refused")
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl Classify for Refused {
-    fn classify(&self) -> Classification {
-        Classification::transient()
-    }
-}
+use crate::stack::Refused;
 
 /// Fate of every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@
 //! | before one is sent | a pending message | it comes again when its lease ends: a duplicate where the key is done |
 //! | before it is answered | either | the same, or nothing |
 //!
-//! One that the server did not confirm is sent again until its lease has ended. It never stands for a letter or a retry
-//! record: those are awaited.
+//! If the server does not confirm an acknowledgement, it is sent again until the lease of its message has ended. Letters and
+//! retry records are not among them: their acknowledgements are awaited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -193,13 +193,15 @@ async fn run(
         {
             batch.push(more);
         }
-        let words: Vec<Word> = batch.iter().map(|asked| asked.word.clone()).collect();
+        let (words, by): (Vec<Word>, Vec<By>) =
+            batch.drain(..).map(|asked| (asked.word, asked.by)).unzip();
+        let answers = say(&client, &place, &words).await;
         let mut over = 0;
-        for (asked, said) in batch.drain(..).zip(say(&client, &place, &words).await) {
-            match (asked.by, said) {
+        for ((word, by), said) in words.into_iter().zip(by).zip(answers) {
+            match (by, said) {
                 (By::Caller(caller), said) => drop(caller.send(said)),
                 (By::Nobody(until), Err(_)) if Instant::now() + PAUSE < until => {
-                    unheard.push(Asked { word: asked.word, by: By::Nobody(until) });
+                    unheard.push(Asked { word, by: By::Nobody(until) });
                 }
                 (By::Nobody(_), said) => {
                     over += 1;

@@ -7,7 +7,7 @@ use dlq_core::{
     Recipients, Source, TransportError,
 };
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::calls;
@@ -157,15 +157,15 @@ impl Source for RedisSource {
         self.shared.close();
         self.stop.cancel();
         let shared = Arc::clone(&self.shared);
-        let ended = timeout(CLOSING, async {
+        let until = Instant::now() + CLOSING;
+        let ended = timeout_at(until, async {
             while self.tasks.join_next().await.is_some() {}
             let words: Vec<_> =
                 shared.ready.drain().iter().map(|fetched| fetched.what.give_back()).collect();
-            let answers = calls::say(&shared.client, &shared.place, &words).await;
-            shared.calls.heard().await;
-            answers
+            calls::say(&shared.client, &shared.place, &words).await
         });
         let is_heard = ended.await.is_ok_and(|answers| answers.iter().all(Result::is_ok));
+        let _ = timeout_at(until, shared.calls.heard()).await;
         let open = shared.calls.open();
         if open > 0 {
             tracing::warn!(

@@ -1,8 +1,20 @@
 //! Acknowledgements that nobody awaits: bounded, said again where the server did not hear them, and over when the source closes.
 
-use dlq_core::{Disposition, Settle, Source};
+use dlq_core::{Disposition, History, Settle, Source, Timestamp};
+use dlq_testkit::fixtures::letter;
 
 use crate::fixture::{LEASE, PATIENCE, Server, available, billing, eventually, next};
+
+/// Ends whose acknowledgement stands for something that has to be durable first, or that give the message back.
+fn awaited() -> [Disposition; 3] {
+    let after = std::time::Duration::ZERO;
+    let (due, history) = (Timestamp::EPOCH, History::new());
+    [
+        Disposition::Dead(Box::new(letter(1))),
+        Disposition::Escalated { due, history, attempts: 1 },
+        Disposition::Deferred { after },
+    ]
+}
 
 /// As many as may be open.
 const POSTED: usize = 1_024;
@@ -99,7 +111,7 @@ async fn one_that_is_said_again_waits_for_no_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_to_be_confirmed_is_awaited() {
+async fn g1_a_letter_or_retry_record_is_acknowledged_with_an_answer() {
     if !available() {
         return;
     }
@@ -109,8 +121,9 @@ async fn what_is_to_be_confirmed_is_awaited() {
         let mut source = transport.source(&server.client).await.unwrap();
         server.publish([1]).await;
         let (_, mut settle) = next(&mut source).await;
-        let later = Disposition::Deferred { after: std::time::Duration::ZERO };
-        assert!(settle.settle_now(&later).is_none());
+        for awaited in awaited() {
+            assert!(settle.settle_now(&awaited).is_none(), "{awaited:?}");
+        }
         assert_eq!(settle.settle_now(&Disposition::Succeeded).is_none(), after);
         if after {
             settle.settle(Disposition::Succeeded).await.unwrap();

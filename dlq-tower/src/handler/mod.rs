@@ -68,8 +68,8 @@
 //!
 //! # Cost
 //!
-//! One allocation for each message in hand at once, not for each message; with `.layer(…)`, one for each of
-//! them at each attempt besides. A handler that is at its limit of
+//! Messages in hand at once take an allocation each, and later ones reuse it; each `.layer(…)` takes another at each
+//! attempt. A handler that is at its limit of
 //! [concurrency] does not make the stack unready: its messages wait in their own futures, without a permit, so that
 //! those of other handlers go on.
 //!
