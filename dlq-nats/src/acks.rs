@@ -2,8 +2,19 @@
 //!
 //! Each is a request of its own that the server confirms. What is together is the work: one task sends all that were
 //! given to it since it last ran, which the client then writes at once, and hears the answers of all.
+//!
+//! # Acknowledgements without an answer
+//!
+//! | the process dies | the server has | and then |
+//! |---|---|---|
+//! | before one is written to the connection | a message that is out | it comes again when its lease ends: a duplicate where the key is done |
+//! | after it is written | either | the same, or nothing |
+//! | later | the acknowledgement, unless the connection was lost or the consumer had no leader | nothing, or the same |
+//!
+//! None of them stands for a letter or a retry record: those are confirmed.
 
 use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Client, Message, StatusCode, Subject, Subscriber};
@@ -11,8 +22,9 @@ use bytes::Bytes;
 use dlq_core::{TransportError, TransportErrorKind};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::unconstrained;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::unavailable;
 use crate::permissions::unanswered;
@@ -40,6 +52,8 @@ struct Asked {
 pub(crate) struct Acks {
     client: Client,
     asked: mpsc::UnboundedSender<Asked>,
+    /// Acknowledgement without an answer that was sent last.
+    posted: Mutex<Option<Subject>>,
     _task: JoinSet<()>,
 }
 
@@ -48,7 +62,7 @@ impl Acks {
         let (asked, receiver) = mpsc::unbounded_channel();
         let mut task = JoinSet::new();
         task.spawn(Sending::new(client.clone()).run(receiver));
-        Self { client, asked, _task: task }
+        Self { client, asked, posted: Mutex::default(), _task: task }
     }
 
     /// Acknowledges the message that is answered at `reply`; returns once the server has confirmed.
@@ -58,6 +72,35 @@ impl Acks {
             return Err(failed("the runtime of the source has ended"));
         }
         answered.await.unwrap_or_else(|_| Err(failed(&unanswered(&self.client, reply))))
+    }
+
+    /// Acknowledges the message that is answered at `reply`, and wants no answer. False where the client cannot take it now,
+    /// since too much waits to be written. All of them are messages of one consumer.
+    pub(crate) fn post(&self, reply: &Subject) -> bool {
+        let published = unconstrained(self.client.publish(reply.clone(), ACK)).now_or_never();
+        let is_posted = matches!(published, Some(Ok(())));
+        if is_posted {
+            *self.posted() = Some(reply.clone());
+        }
+        is_posted
+    }
+
+    /// Waits until the server has worked through all that was [posted](Self::post), or the time limit of an answer has
+    /// passed. A server takes the acknowledgements of a consumer in their order, so that the answer to the last one is for all.
+    pub(crate) async fn flush(&self) {
+        let Some(last) = self.posted().take() else { return };
+        let silent = |_| failed("the server does not answer");
+        let flushed = timeout(PATIENCE, self.acknowledge(&last)).await;
+        if let Err(error) = flushed.map_err(silent).flatten() {
+            tracing::warn!(
+                %error,
+                "acknowledgements of messages that were handled may not have arrived: they may come again"
+            );
+        }
+    }
+
+    fn posted(&self) -> MutexGuard<'_, Option<Subject>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
@@ -30,22 +31,80 @@ pub(crate) struct Server {
     pub(crate) lease: Duration,
     /// The name of the retry stream.
     pub(crate) retries: Option<Arc<str>>,
+    /// True if every acknowledgement is confirmed, as it is once the source is closed.
+    confirms: AtomicBool,
+    trust: Trust,
+}
+
+/// Evidence that acknowledgements arrive which nobody confirms. One in a second is confirmed, and all of them until one was:
+/// a user who may not acknowledge would handle the same messages for ever otherwise.
+#[derive(Debug)]
+struct Trust {
+    since: Instant,
+    /// True if the last one that was to be confirmed was.
+    holds: AtomicBool,
+    /// Milliseconds until the next one is to be confirmed, counted from `since`.
+    until: AtomicU64,
+}
+
+impl Trust {
+    const MILLIS: u64 = 1_000;
+
+    fn new() -> Self {
+        let (holds, until) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { since: Instant::now(), holds, until }
+    }
+
+    /// Returns true if the next acknowledgement need not be confirmed.
+    fn suffices(&self) -> bool {
+        let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let until = self.until.load(Ordering::Acquire);
+        if now < until {
+            return self.holds.load(Ordering::Acquire);
+        }
+        // One of those who ask now is confirmed.
+        let next = now.saturating_add(Self::MILLIS);
+        self.until.compare_exchange(until, next, Ordering::AcqRel, Ordering::Acquire).is_err()
+            && self.holds.load(Ordering::Acquire)
+    }
+
+    fn confirmed(&self, is_confirmed: bool) {
+        self.holds.store(is_confirmed, Ordering::Release);
+    }
 }
 
 impl Server {
     pub(crate) fn new(context: Context, lease: Duration, retries: Option<Arc<str>>) -> Self {
         let client = context.client();
-        Self { acks: Acks::new(client.clone()), client, context, lease, retries }
+        let (confirms, trust) = (AtomicBool::new(true), Trust::new());
+        Self { acks: Acks::new(client.clone()), client, context, lease, retries, confirms, trust }
+    }
+
+    /// Sets whether the acknowledgement of a message that succeeded is confirmed. Defaults to true.
+    pub(crate) fn confirming(self, confirms: bool) -> Self {
+        Self { confirms: AtomicBool::new(confirms), ..self }
+    }
+
+    /// From here on every acknowledgement is confirmed. Waits for those that are not.
+    pub(crate) async fn close(&self) {
+        if !self.confirms.swap(true, Ordering::AcqRel) {
+            self.acks.flush().await;
+        }
     }
 }
 
 /// Ends a delivery of a [`NatsSource`](crate::NatsSource).
 ///
-/// Every word is a request that the server answers, so that what is settled is settled: an acknowledgement that was
-/// only sent is lost with the connection. What is not confirmed, be it an acknowledgement or that the lease is to begin
-/// anew, is said again until the lease has ended, since to say it twice does no harm, and since a consumer between two
-/// leaders hears nothing. For the same reason a lease is never `Lost` while it is extended: that nobody hears may pass. The
-/// server takes the word of whoever had the message last or before: a late acknowledgement ends it, too.
+/// Every word of [`settle`](Settle::settle) is a request that the server answers, so that what is settled is settled. What is
+/// not confirmed, be it an acknowledgement or that the lease is to begin anew, is said again until the lease has ended, since to
+/// say it twice does no harm, and since a consumer between two leaders hears nothing. For the same reason a lease is never `Lost`
+/// while it is extended: that nobody hears may pass. The server takes the word of whoever had the message last or before: a late
+/// acknowledgement ends it, too.
+///
+/// [`settle_now`](Settle::settle_now) sends the acknowledgement of a message that succeeded and does not wait for an answer.
+/// What is lost with the connection comes again. It leaves to `settle` what is to be confirmed: everything if the source was
+/// told to [confirm](crate::NatsTransport::confirm_acks) or is closed, one acknowledgement in a second, all after one that was
+/// not confirmed, and those for which the client has no room.
 #[derive(Debug)]
 pub struct NatsSettle {
     server: Arc<Server>,
@@ -56,17 +115,24 @@ pub struct NatsSettle {
     aside: Vec<u64>,
     /// Present for a message that no client can read.
     held: Option<Held>,
+    /// True if its success may be acknowledged without an answer.
+    posts: bool,
 }
 
 impl NatsSettle {
     pub(crate) fn new(server: Arc<Server>, reply: Subject, aside: Vec<u64>) -> Self {
         let lease = server.lease;
-        Self { server, reply, lease, ends: Instant::now() + lease, aside, held: None }
+        Self { server, reply, lease, ends: Instant::now() + lease, aside, held: None, posts: false }
     }
 
     /// With the lease that the consumer has.
     pub(crate) fn with_lease(self, lease: Duration) -> Self {
         Self { lease, ends: Instant::now() + lease, ..self }
+    }
+
+    /// Marks a message of the user's stream, whose success may be acknowledged without an answer.
+    pub(crate) fn posting(self) -> Self {
+        Self { posts: true, ..self }
     }
 
     /// Marks a message that no client can read: given back, it would be handed out to one.
@@ -94,7 +160,9 @@ impl NatsSettle {
 
     async fn acknowledge(&self) -> Result<(), TransportError> {
         let until = self.ends.min(Instant::now() + PATIENCE);
-        insist(until, || self.server.acks.acknowledge(&self.reply)).await
+        let outcome = insist(until, || self.server.acks.acknowledge(&self.reply)).await;
+        self.server.trust.confirmed(outcome.is_ok());
+        outcome
     }
 
     /// Removes what stands aside. What stays when this fails, or the process dies before, is unused and does no harm.
@@ -164,6 +232,14 @@ impl Settle for NatsSettle {
                 Ok(())
             }
         }
+    }
+
+    fn settle_now(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
+        let is_success = matches!(disposition, Disposition::Succeeded | Disposition::Duplicate);
+        let is_plain = self.posts && self.held.is_none();
+        let confirms = self.server.confirms.load(Ordering::Acquire);
+        let may = is_success && is_plain && !confirms && self.server.trust.suffices();
+        (may && self.server.acks.post(&self.reply)).then_some(Ok(()))
     }
 
     async fn extend(&mut self) -> Result<(), TransportError> {

@@ -115,7 +115,7 @@ impl Source for NatsSource {
             let (server, reply) = (Arc::clone(server), fetched.reply.clone());
             let held = fetched.unreadable.as_ref().map(|unreadable| unreadable.held.clone());
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(main.lease());
-            let settle = settle.with_held(held);
+            let settle = settle.with_held(held).posting();
             Ok(Some((reading.main(fetched), settle)))
         };
         let record = async {
@@ -145,7 +145,10 @@ impl Source for NatsSource {
         }
     }
 
+    /// Gives back what was fetched, and waits until the server has worked through the acknowledgements that nobody awaited,
+    /// for 5 seconds at most.
     async fn close(&mut self) {
+        self.server.close().await;
         if let Some(main) = &mut self.main {
             main.close().await;
         }

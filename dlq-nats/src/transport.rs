@@ -71,6 +71,7 @@ pub struct NatsTransport {
     start: Start,
     lease: Duration,
     prefetch: usize,
+    confirms: bool,
     max_ack_pending: i64,
     cluster: Arc<str>,
     key: Option<BindingKey>,
@@ -94,6 +95,7 @@ impl NatsTransport {
             start: Start::Earliest,
             lease: Duration::from_secs(60),
             prefetch: 32,
+            confirms: false,
             max_ack_pending: 1_024,
             cluster: Arc::from("default"),
             key: None,
@@ -144,6 +146,14 @@ impl NatsTransport {
     /// right: what is fetched is kept from other processes. Defaults to 32.
     pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = messages.max(1);
+        self
+    }
+
+    /// Sets whether the server has to confirm the acknowledgement of a message that succeeded. Otherwise it is sent and not
+    /// awaited: what is lost with the connection comes again, and is a duplicate where it has an idempotency key. Letters and
+    /// retry records, and the acknowledgements of their messages, are confirmed whatever is set. Defaults to false.
+    pub fn confirm_acks(mut self, confirm: bool) -> Self {
+        self.confirms = confirm;
         self
     }
 
@@ -312,7 +322,7 @@ impl NatsTransport {
             clock: self.clock.clone(),
         };
         let retries = stream.as_ref().map(|stream| Arc::from(stream.name.as_str()));
-        let server = Server::new(context, self.lease, retries);
+        let server = Server::new(context, self.lease, retries).confirming(self.confirms);
         let mut pullers = pullers.into_iter();
         let main = pullers.next();
         let retries = pullers.next().zip(stream).map(|(puller, stream)| {

@@ -50,7 +50,7 @@ async fn once(
     for ((name, _), time) in raw.iter().zip(best) {
         show(name, time, count);
     }
-    show("dlq-nats, each acknowledgement confirmed", ours, count);
+    show("dlq-nats", ours, count);
     for ((name, _), time) in raw.iter().zip(best) {
         println!("ratio to {name}: {:.2}", time.as_secs_f64() / ours.as_secs_f64());
     }

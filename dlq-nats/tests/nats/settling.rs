@@ -27,6 +27,60 @@ async fn an_acknowledgement_is_confirmed_before_it_returns() {
     }
 }
 
+/// Until one is confirmed all are, and closing waits until the server has worked through the rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acknowledgements_that_nobody_awaits_arrive_before_the_source_is_closed() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    server.publish(1..=500).await;
+    let mut source = server.source(&billing().lease(PATIENCE).prefetch(500)).await;
+    let stream = server.context.get_stream(STREAM).await.unwrap();
+    let (_, mut first) = next(&mut source).await;
+    assert!(first.settle_now(&Disposition::Succeeded).is_none(), "none was confirmed yet");
+    first.settle(Disposition::Succeeded).await.unwrap();
+    let mut posted = 0;
+    for _ in 2..500 {
+        let (_, mut settle) = next(&mut source).await;
+        let later = Disposition::Deferred { after: Duration::ZERO };
+        assert!(settle.settle_now(&later).is_none());
+        match settle.settle_now(&Disposition::Duplicate) {
+            Some(settled) => {
+                settled.unwrap();
+                posted += 1;
+            }
+            // One in a second is confirmed.
+            None => settle.settle(Disposition::Duplicate).await.unwrap(),
+        }
+    }
+    assert!(posted > 0);
+    let (_, mut last) = next(&mut source).await;
+    source.close().await;
+    let floor = async || stream.consumer_info("billing").await.unwrap().ack_floor.stream_sequence;
+    assert_eq!(floor().await, 499);
+    assert!(last.settle_now(&Disposition::Succeeded).is_none(), "the source is closed");
+    last.settle(Disposition::Succeeded).await.unwrap();
+    assert_eq!(floor().await, 500);
+}
+
+/// Else its messages would be handled again and again, and nobody would hear why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_acknowledge_is_told() {
+    if !available() {
+        return;
+    }
+    let may = "{ publish: { deny: [\"$JS.ACK.>\", \"$SYS.>\"] } }";
+    let server = Server::bare(&[("authorization", &users(may))], "root", "root").await;
+    server.publish(1..=3).await;
+    let mut source = billing().source(&server.connect("app", "app").await).await.unwrap();
+    for _ in 0..2 {
+        let (_, mut settle) = next(&mut source).await;
+        assert!(settle.settle_now(&Disposition::Succeeded).is_none());
+        settle.settle(Disposition::Succeeded).await.unwrap_err();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_settlement_that_nobody_hears_is_an_error() {
     if !available() {
