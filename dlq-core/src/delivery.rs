@@ -55,7 +55,36 @@ struct Shared {
     history: History,
     /// The reason why no handler may run it. Boxed, since hardly any message has one.
     refusal: Option<Box<Failure>>,
-    decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
+    decoded: OnceLock<Value>,
+    extensions: Extensions,
+}
+
+type Value = Arc<dyn Any + Send + Sync>;
+
+/// Values that layers and the run loop have added, one of a type. Hardly any delivery has more than the run loop's.
+#[derive(Clone, Default)]
+struct Extensions {
+    first: Option<Value>,
+    others: Vec<Value>,
+}
+
+impl Extensions {
+    fn set<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
+        let is_free = self.first.as_ref().is_none_or(|first| (**first).is::<T>());
+        if is_free {
+            self.first = Some(value);
+            return;
+        }
+        self.others.retain(|other| !(**other).is::<T>());
+        self.others.push(value);
+    }
+
+    #[inline]
+    fn get<T: 'static>(&self) -> Option<&Value> {
+        let of_type = |value: &&Value| (***value).is::<T>();
+        let first = self.first.as_ref()?;
+        Some(first).filter(of_type).or_else(|| self.others.iter().find(of_type))
+    }
 }
 
 impl Delivery {
@@ -83,6 +112,7 @@ impl Delivery {
                 history: History::new(),
                 refusal: None,
                 decoded: OnceLock::new(),
+                extensions: Extensions::default(),
             }),
             attempt: 1,
             max_attempts: None,
@@ -163,6 +193,44 @@ impl Delivery {
             shared.letter = Some(death.letter);
             shared.generation = death.generation;
         })
+    }
+
+    /// Adds a value for layers and handlers further inside. Replaces one of the same type. Clones that were made before do not
+    /// have it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use dlq_core::{Delivery, Message, Origin, Position};
+    ///
+    /// #[derive(Debug, PartialEq)]
+    /// struct Tenant(u32);
+    ///
+    /// let origin = Origin::new("memory", "orders", Position::Offset(1));
+    /// let plain = Delivery::new(Message::new("orders", "{}"), origin);
+    /// let delivery = plain.clone().with_extension(Arc::new(Tenant(1)));
+    /// let delivery = delivery.with_extension(Arc::new("another type"));
+    /// let delivery = delivery.with_extension(Arc::new(Tenant(7)));
+    /// assert_eq!(delivery.extension(), Some(&Tenant(7)));
+    /// assert_eq!(delivery.extension(), Some(&"another type"));
+    /// assert_eq!(plain.extension::<Tenant>(), None);
+    /// ```
+    pub fn with_extension<T: Send + Sync + 'static>(self, value: Arc<T>) -> Self {
+        self.change(|shared| shared.extensions.set(value))
+    }
+
+    /// Returns the value of this type that a layer outside has [added](Self::with_extension).
+    #[inline]
+    #[must_use]
+    pub fn extension<T: 'static>(&self) -> Option<&T> {
+        self.shared.extensions.get::<T>().and_then(|value| value.downcast_ref())
+    }
+
+    /// The same, shared.
+    #[inline]
+    #[must_use]
+    pub fn extension_shared<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.shared.extensions.get::<T>().and_then(|value| Arc::clone(value).downcast().ok())
     }
 
     /// The message.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dlq_core::{Delivery, Disposition, Settle as _, TransportError};
 
-use super::hand::{HAND, Hand};
+use super::hand::{Ending, Hand};
 use super::keys::KeyTurn;
 use super::message::{InHand, Place, Running, Shared};
 use super::probation::Turn;
@@ -118,8 +118,7 @@ pub(super) struct Settles {
 }
 
 impl Shared {
-    /// Does what can be done without waiting. Has to be called within the retry stage's
-    /// [`step_within`](crate::retry::step_within). `None` if the stack panicked.
+    /// Does what can be done without waiting. `None` if the stack panicked.
     pub(super) fn at_once(
         &self,
         stack: &mut Box<dyn Repeat>,
@@ -153,9 +152,10 @@ impl Shared {
         // Whoever goes on polls at once, with a waker of its own.
         let mut context = Context::from_waker(Waker::noop());
         let runs = self.probation.runs();
-        let hand = Hand::again(kept.hand.take(), ticket, message.key.is_some(), runs);
-        let step = || stack.step(message.delivery.clone(), &mut context);
-        let disposition = match HAND.sync_scope(Arc::clone(&hand), step) {
+        let is_ordered = message.key.is_some();
+        let hand = Hand::again(kept.hand.take(), &self.run_loop, ticket, is_ordered, runs);
+        message.delivery = message.delivery.with_extension(Arc::clone(&hand));
+        let disposition = match stack.step(message.delivery.clone(), &mut context) {
             Ok(Ok(settlement))
                 if !waits_here(&message, &settlement)
                     && self.owes(settlement.disposition(), &hand).is_none() =>
@@ -166,7 +166,7 @@ impl Shared {
                 let stack = ended.map(|ended| Box::pin(ready(ended)) as Settling);
                 let stack = stack.unwrap_or_else(|rest| rest);
                 hand.keep(own);
-                return Begun::Runs(Box::new((message, Running { stack, hand })));
+                return Begun::Runs(Box::new((message, Running { stack, hand: Ending(hand) })));
             }
         };
         hand.judge(&disposition);

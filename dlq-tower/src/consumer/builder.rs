@@ -12,7 +12,6 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::feed::{Feed, Main};
-use super::guard::Guard;
 use super::outage::OutagePolicy;
 use super::run::Consumer;
 use super::stack::{Addressees, HandlerNames, Naming, OneName, Program};
@@ -128,7 +127,7 @@ impl<From> ConsumerBuilder<From> {
         let naming: Arc<dyn Naming> = Arc::new(HandlerNames(handler.clone()));
         let names = Arc::clone(&naming);
         let complete = move |routing: DeadLetterLayer, audit: AuditLayer, recorder: Recorder| {
-            let routed = routing.with_recorder(recorder.clone()).layer(Guard::new(handler));
+            let routed = routing.with_recorder(recorder.clone()).layer(handler);
             let counted = MetricsLayer::new().with_recorder(recorder).layer(audit.layer(routed));
             let stack = TraceLayer::new().layer(counted);
             Program::new(Arc::new(stack), names)

@@ -20,7 +20,6 @@ pub(super) fn go_on(
 ) -> impl Future<Output = Fate> + Send {
     let InHand { delivery, mut settle, key, since, place, .. } = message;
     let Running { stack, hand } = running;
-    let stack = shared.within(Arc::clone(&hand), stack);
     async move {
         let ended = {
             let mut run = pin!(async {

@@ -1,8 +1,8 @@
-//! Facts about the message in flight that a stage inside the stack may know besides the delivery: found through the
-//! task.
+//! Facts about the message in flight that the stages of its stack may know. They travel with its delivery, as an extension.
 
 use std::future::{Future, pending};
 use std::mem;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,13 @@ use dlq_core::{Attempt, Cause, Delivery, Disposition, ErrorClass, Failure, Histo
 use super::outage::{Ruling, Signal, Ticket};
 use super::probation::{Runs, Suspicion, Turn};
 use super::suspect::{NotRun, Suspect};
-use crate::retry;
+use crate::retry::RunLoop;
 use crate::stage::{Done, GivenUp, Postponed, Verdict};
-
-tokio::task_local! {
-    pub(super) static HAND: Arc<Hand>;
-}
 
 /// A run of the stack for one message.
 #[derive(Debug)]
-pub(super) struct Hand {
+pub(crate) struct Hand {
+    run_loop: Arc<RunLoop>,
     /// Given up by whoever judges first.
     ticket: Mutex<Option<Ticket>>,
     /// True if the judgement makes a difference.
@@ -58,30 +55,60 @@ struct Held {
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Lets others run while the message in hand waits for its next attempt (G4). Returns what has to be done for that, if it
-/// cannot be done at once; dropped, it is done when the run ends.
-pub(crate) fn rest() -> Option<Boxed<()>> {
-    HAND.try_with(Hand::rest).ok().flatten()
+/// The run that `delivery` is of, where a [`Consumer`](super::Consumer) has it in hand.
+#[inline]
+pub(crate) fn of(delivery: &Delivery) -> Option<&Hand> {
+    delivery.extension()
 }
 
-/// Takes the turn of the message in hand again, for its next attempt: a suspect is alone by then, and marked. Returns what
-/// has to be waited for, if anything; an error is how long the message had better be kept from running.
-pub(crate) fn resume() -> Option<Boxed<Result<(), Duration>>> {
-    HAND.try_with(Hand::resume).ok().flatten()
-}
-
-/// Returns true if others wait for what becomes of the message in hand, since it shows whether an outage is over.
-pub(crate) fn is_probe() -> bool {
-    let is_probe = |hand: &Arc<Hand>| {
-        let ticket = hand.ticket.lock().unwrap_or_else(PoisonError::into_inner);
-        ticket.as_ref().is_some_and(Ticket::is_probe)
+/// Lets others run while the message waits for its next attempt (G4). Returns what has to be done for that, if it cannot be
+/// done at once; dropped, it is done when the run ends.
+pub(crate) fn rest(delivery: &Delivery) -> Option<Boxed<()>> {
+    let hand = of(delivery)?;
+    let Some(marked) = hand.suspect.as_ref().filter(|suspect| suspect.is_marked()) else {
+        hand.rests();
+        return None;
     };
-    HAND.try_with(is_probe).unwrap_or(false)
+    let (hand, unmark) = (delivery.extension_shared::<Hand>()?, marked.unmark());
+    Some(Box::pin(async move {
+        // What runs next may kill the process, and the mark would say that this one did (G3).
+        unmark.await;
+        hand.rests();
+    }))
 }
 
-/// Notes for the message in hand that its idempotency key has counted an attempt.
-pub(crate) fn attempt_counted() {
-    let _ = HAND.try_with(|hand| hand.counted.fetch_add(1, Ordering::Relaxed));
+/// Takes the turn of the message again, for its next attempt: a suspect is alone by then, and marked. Returns what has to be
+/// waited for, if anything; an error is how long the message had better be kept from running.
+pub(crate) fn resume(delivery: &Delivery) -> Option<Boxed<Result<(), Duration>>> {
+    let hand = of(delivery).filter(|hand| hand.held().rests)?;
+    if hand.suspect.is_none()
+        && let Some(turn) = hand.runs.turn_now()
+    {
+        hand.resumes(turn);
+        return None;
+    }
+    let hand = delivery.extension_shared::<Hand>()?;
+    Some(Box::pin(async move {
+        let turn = match &hand.suspect {
+            None => hand.runs.turn(Suspicion::None).await,
+            Some(suspect) => {
+                let turn = hand.runs.turn(suspect.suspicion()).await;
+                suspect.mark().await?;
+                turn
+            }
+        };
+        hand.resumes(turn);
+        Ok(())
+    }))
+}
+
+/// The verdict on a message that must not run, which ends its run and says nothing of an outage.
+#[inline]
+pub(crate) fn refuses(delivery: &Delivery) -> Option<Verdict> {
+    let hand = of(delivery)?;
+    let verdict = hand.refuses(delivery)?;
+    let _ = hand.passes(&verdict);
+    Some(verdict)
 }
 
 /// Evidence by which a message was found to crash too often.
@@ -94,43 +121,63 @@ pub(crate) enum Conviction {
 }
 
 impl Conviction {
-    /// Notes it for the message in hand: before its letter is written, which may be cut off.
-    pub(crate) fn note(self) {
-        let _ = HAND.try_with(|hand| hand.convicted.store(self as u8, Ordering::Relaxed));
+    /// Notes it for the run of a message: before its letter is written, which may be cut off.
+    pub(crate) fn note(self, delivery: &Delivery) {
+        if let Some(hand) = of(delivery) {
+            hand.convicted.store(self as u8, Ordering::Relaxed);
+        }
     }
 
-    /// Returns what is noted of the message in hand.
-    pub(crate) fn noted() -> Option<Self> {
-        HAND.try_with(|hand| hand.convicted()).ok().flatten()
+    /// Returns what is noted of the run.
+    pub(crate) fn noted(delivery: &Delivery) -> Option<Self> {
+        of(delivery).and_then(Hand::convicted)
     }
 }
 
-/// Notes that the message in hand is not run: what was decided about it before is written again. So it says nothing about
-/// what its handler depends on, and holds up nobody who waits to run (G4).
-pub(crate) fn routed_again(convicted: Option<Conviction>) {
-    let _ = HAND.try_with(|hand| {
+/// Notes that the message is not run: what was decided about it before is written again. So it says nothing about what its
+/// handler depends on, and holds up nobody who waits to run (G4).
+pub(crate) fn routed_again(delivery: &Delivery, convicted: Option<Conviction>) {
+    if let Some(hand) = of(delivery) {
         hand.ends_run();
         if let Some(ticket) = hand.ticket() {
             ticket.passed(Signal::Neutral);
         }
-    });
+    }
     if let Some(by) = convicted {
-        by.note();
+        by.note(delivery);
     }
 }
 
-/// Gives the message in hand up for now, since it could not be marked before it began. Never returns.
-pub(super) async fn put_off() {
-    if let Ok(hand) = HAND.try_with(Arc::clone)
-        && let Some(suspect) = &hand.suspect
-    {
+/// Gives the message up for now, since it could not be marked before it began. Never returns.
+pub(super) async fn put_off(delivery: &Delivery) {
+    if let Some(suspect) = of(delivery).and_then(Hand::suspect) {
         suspect.is_over(NotRun::Unmarked);
     }
     pending().await
 }
 
+/// Ends a run when it is dropped, however that comes: what the message held is given back, whoever still has its delivery.
+#[derive(Debug)]
+pub(super) struct Ending(pub(super) Arc<Hand>);
+
+impl Deref for Ending {
+    type Target = Hand;
+
+    fn deref(&self) -> &Hand {
+        &self.0
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.ends_run();
+        drop(self.0.ticket());
+    }
+}
+
 impl Hand {
     pub(super) fn new(
+        run_loop: &Arc<RunLoop>,
         ticket: Ticket,
         (ordered, unread): (bool, Option<Box<Failure>>),
         runs: &Runs,
@@ -142,6 +189,7 @@ impl Hand {
         let (has_run, convicted) = (AtomicBool::new(false), AtomicU8::new(0));
         let (counted, forgiven) = (AtomicU32::new(0), AtomicU32::new(0));
         Arc::new(Self {
+            run_loop: Arc::clone(run_loop),
             ticket,
             counts,
             ordered,
@@ -156,8 +204,23 @@ impl Hand {
         })
     }
 
+    pub(crate) fn run_loop(&self) -> &RunLoop {
+        &self.run_loop
+    }
+
+    /// Returns true if others wait for what becomes of the message, since it shows whether an outage is over.
+    pub(crate) fn is_probe(&self) -> bool {
+        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        ticket.as_ref().is_some_and(Ticket::is_probe)
+    }
+
+    /// Notes that its idempotency key has counted an attempt.
+    pub(crate) fn attempt_counted(&self) {
+        self.counted.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The verdict on a message whose order key cannot be read: run anywhere, it could overtake others of its key (G5).
-    pub(super) fn refuses(&self, delivery: &Delivery) -> Option<Verdict> {
+    fn refuses(&self, delivery: &Delivery) -> Option<Verdict> {
         let failure = (**self.unread.as_ref()?).clone();
         tracing::error!(
             origin = %delivery.origin(),
@@ -192,15 +255,17 @@ impl Hand {
     /// any more.
     pub(super) fn again(
         ended: Option<Arc<Self>>,
+        run_loop: &Arc<RunLoop>,
         ticket: Ticket,
         ordered: bool,
         runs: &Runs,
     ) -> Arc<Self> {
-        let new = |ticket| Self::new(ticket, (ordered, None), runs, (None, None));
+        let new = |ticket| Self::new(run_loop, ticket, (ordered, None), runs, (None, None));
         let Some(mut hand) = ended else { return new(ticket) };
         match Arc::get_mut(&mut hand) {
             None => new(ticket),
             Some(Self {
+                run_loop: _,
                 ticket: of,
                 counts,
                 ordered: is_ordered,
@@ -256,49 +321,9 @@ impl Hand {
         }
     }
 
-    /// See [`rest`].
-    fn rest(self: &Arc<Self>) -> Option<Boxed<()>> {
-        let Some(marked) = self.suspect.as_ref().filter(|suspect| suspect.is_marked()) else {
-            self.rests();
-            return None;
-        };
-        let (hand, unmark) = (Arc::clone(self), marked.unmark());
-        Some(Box::pin(async move {
-            // What runs next may kill the process, and the mark would say that this one did (G3).
-            unmark.await;
-            hand.rests();
-        }))
-    }
-
     fn rests(&self) {
         let mut held = self.held();
         (held.rests, held.turn) = (true, None);
-    }
-
-    /// See [`resume`].
-    fn resume(self: &Arc<Self>) -> Option<Boxed<Result<(), Duration>>> {
-        if !self.held().rests {
-            return None;
-        }
-        if self.suspect.is_none()
-            && let Some(turn) = self.runs.turn_now()
-        {
-            self.resumes(turn);
-            return None;
-        }
-        let hand = Arc::clone(self);
-        Some(Box::pin(async move {
-            let turn = match &hand.suspect {
-                None => hand.runs.turn(Suspicion::None).await,
-                Some(suspect) => {
-                    let turn = hand.runs.turn(suspect.suspicion()).await;
-                    suspect.mark().await?;
-                    turn
-                }
-            };
-            hand.resumes(turn);
-            Ok(())
-        }))
     }
 
     fn resumes(&self, turn: Turn) {
@@ -326,7 +351,7 @@ impl Hand {
     }
 
     /// Returns true if the verdict can be passed on at once; judges it if so.
-    pub(super) fn passes(&self, verdict: &Verdict) -> bool {
+    pub(crate) fn passes(&self, verdict: &Verdict) -> bool {
         let signal = match verdict {
             Verdict::Done(Done::Succeeded | Done::Duplicate) => Signal::Success,
             Verdict::Defer { .. } => Signal::Neutral,
@@ -346,7 +371,7 @@ impl Hand {
     }
 
     /// Decides about a message that failed with a transient error.
-    pub(super) async fn rule(self: Arc<Self>, verdict: Verdict) -> Verdict {
+    pub(crate) async fn rule(self: Arc<Self>, verdict: Verdict) -> Verdict {
         let ruling = match self.ticket() {
             None => Ruling::Stands,
             Some(ticket) => {
@@ -354,7 +379,7 @@ impl Hand {
                 tokio::select! {
                     biased;
                     ruling = ticket.failed() => ruling,
-                    () = until_stopped() => Ruling::Defer(Duration::ZERO),
+                    () = self.run_loop.stopped() => Ruling::Defer(Duration::ZERO),
                 }
             }
         };
@@ -373,13 +398,5 @@ impl Hand {
         let Postponed { after, history, attempts, .. } = postponed;
         self.held().made = Some((history, attempts));
         Verdict::Defer { after, why: "later messages of its key wait" }
-    }
-}
-
-/// Waits until the run loop stops, which is known where a stack runs.
-async fn until_stopped() {
-    match retry::stopped() {
-        Some(stopped) => stopped.await,
-        None => pending().await,
     }
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::evidence::Evidence;
 use super::gate::Gate;
-use super::hand::{Conviction, HAND, Hand};
+use super::hand::{Conviction, Ending, Hand};
 use super::health::report;
 use super::keys::KeyTurn;
 use super::lease::{Leased, Lost};
@@ -28,7 +28,7 @@ use super::report::{Fate, Outcome};
 use super::stack::{Ended, Program, Settling};
 use super::suspect::{NotRun, Suspect};
 use crate::idempotency::Upkeep;
-use crate::retry::{self, HoldSlots};
+use crate::retry::RunLoop;
 use crate::stage::RouteError;
 
 /// Time for which a message is given back when its crash mark could not be written.
@@ -52,8 +52,8 @@ pub(super) struct Shared {
     pub(super) evidence: Option<Evidence>,
     /// True if the source counts deliveries that an orderly stop ended.
     pub(super) counts_stops: bool,
-    /// Slots for messages that wait for a retry in the process, so that sleepers never fill the room (G4).
-    pub(super) slots: HoldSlots,
+    /// The stop, and slots for messages that wait for a retry in the process, so that sleepers never fill the room (G4).
+    pub(super) run_loop: Arc<RunLoop>,
     /// Signal to give back messages that have not started or wait.
     pub(super) stop: CancellationToken,
     /// Signal to cut off runs.
@@ -86,7 +86,7 @@ pub(super) struct Place {
 /// A stack that has begun.
 pub(super) struct Running {
     pub(super) stack: Settling,
-    pub(super) hand: Arc<Hand>,
+    pub(super) hand: Ending,
 }
 
 /// Counts a message as in hand while it lives.
@@ -341,11 +341,14 @@ impl Shared {
             }
         }
         let runs = self.probation.runs();
-        let hand = Hand::new(ticket, (ordered, unread), runs, (Some(turn), suspect));
+        let hand =
+            Hand::new(&self.run_loop, ticket, (ordered, unread), runs, (Some(turn), suspect));
+        let hand = Ending(hand);
+        let delivery = delivery.with_extension(Arc::clone(&hand.0));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;
-            result = self.within(Arc::clone(&hand), stack) => Some(result),
+            result = stack => Some(result),
             () = self.abort.cancelled() => None,
             why = not_run(&hand) => {
                 return match why {
@@ -369,15 +372,6 @@ impl Shared {
         let Some(marks) = &self.marks else { return Ok(0) };
         let begun = marks.begin(death.letter).await?;
         Ok(self.probation.unended(death.letter, begun))
-    }
-
-    /// A stack where it knows of what it runs for.
-    pub(super) fn within(
-        &self,
-        hand: Arc<Hand>,
-        stack: Settling,
-    ) -> impl Future<Output = Ended> + Send + use<> {
-        retry::until_within(self.stop.clone(), self.slots.clone(), HAND.scope(hand, stack))
     }
 
     /// Returns the end of a run of `delivery`.

@@ -182,7 +182,6 @@ mod gate;
 mod gauges;
 mod going;
 mod good_ends;
-mod guard;
 pub(crate) mod hand;
 mod health;
 mod keys;

@@ -37,7 +37,7 @@ use super::upkeep::{self, Purging};
 use super::{IN_HAND, IN_LINE, PAUSED, REFUSED_LETTERS, SETTLE_ERRORS_TOTAL};
 use crate::audit::AuditWriter;
 use crate::idempotency::Upkeep;
-use crate::retry::{HoldSlots, step_within};
+use crate::retry::{HoldSlots, RunLoop};
 use crate::stage::with_reading;
 use crate::store_lane::StoreLane;
 
@@ -262,6 +262,8 @@ impl Run {
         let outboxes = settings.outboxes.zip(store.clone());
         let dispatcher = outboxes.map(|(outboxes, store)| Dispatcher::new(store, outboxes));
         let (evidence, witness) = store.clone().map(evidence).unzip();
+        let stop_running = CancellationToken::new();
+        let slots = HoldSlots::new(settings.max_in_hand.div_ceil(2));
         let shared = Shared {
             evidence,
             program,
@@ -272,8 +274,8 @@ impl Run {
             marks: settings.marks,
             letters: store.clone(),
             counts_stops: settings.counts_stops,
-            slots: HoldSlots::new(settings.max_in_hand.div_ceil(2)),
-            stop: CancellationToken::new(),
+            run_loop: Arc::new(RunLoop::new(stop_running.clone()).slots(slots)),
+            stop: stop_running,
             abort: CancellationToken::new(),
             settle_errors: counter!(SETTLE_ERRORS_TOTAL, "consumer" => Arc::clone(&label)),
             clock: settings.clock,
@@ -473,32 +475,34 @@ impl Run {
             // Each message is a step of this task, as what its handler takes of the runtime is: when there are no more,
             // others have a turn.
             coop::consume_budget().await;
-            is_over = step_within(&shared.stop, &shared.slots, || {
-                let (mut kept, mut freed) = (Kept::default(), None);
-                for next in received.by_ref() {
-                    let message = self.enter(next);
-                    if !shared.probation.is_beyond_doubt(&message.delivery) {
-                        // Those behind a suspect are not to begin before it.
-                        self.pace.spare(SUSPECT);
-                    }
-                    if self.stopping || !self.pace.is_brief() || message.unread.is_some() {
-                        self.messages.spawn(handle(Arc::clone(&shared), message, None, 0));
-                    } else {
-                        // From here on: what the source took for the message is not the handler's.
-                        let began = Instant::now();
-                        let begun = with_reading(began, || {
-                            shared.at_once(&mut self.stack, message, &mut kept)
-                        });
-                        self.go_on(begun, &mut freed);
-                        self.pace.took(began.elapsed());
-                    }
-                    if coop::consume_budget().now_or_never().is_none() {
-                        return false;
-                    }
-                }
-                true
-            });
+            is_over = self.begin_some(&shared, &mut received);
         }
+    }
+
+    /// Begins messages as long as this task has a turn. Returns true if there are no more.
+    fn begin_some(&mut self, shared: &Arc<Shared>, received: &mut Batch) -> bool {
+        let (mut kept, mut freed) = (Kept::default(), None);
+        for next in received {
+            let message = self.enter(next);
+            if !shared.probation.is_beyond_doubt(&message.delivery) {
+                // Those behind a suspect are not to begin before it.
+                self.pace.spare(SUSPECT);
+            }
+            if self.stopping || !self.pace.is_brief() || message.unread.is_some() {
+                self.messages.spawn(handle(Arc::clone(shared), message, None, 0));
+            } else {
+                // From here on: what the source took for the message is not the handler's.
+                let began = Instant::now();
+                let begun =
+                    with_reading(began, || shared.at_once(&mut self.stack, message, &mut kept));
+                self.go_on(begun, &mut freed);
+                self.pace.took(began.elapsed());
+            }
+            if coop::consume_budget().now_or_never().is_none() {
+                return false;
+            }
+        }
+        true
     }
 
     fn enter(&mut self, received: Received) -> InHand {

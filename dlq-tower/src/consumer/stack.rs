@@ -111,25 +111,28 @@ where
     S::Future: Send,
 {
     Box::pin(async move {
-        ready(&mut service).await?;
+        ready(&mut service, &delivery).await?;
         service.call(delivery).await.map(IsSettlement::into_settlement)
     })
 }
 
 /// Waits until the stack is ready, without a turn to run: who has what it waits for may itself wait for a turn.
-async fn ready<S: Service<Delivery>>(service: &mut S) -> Result<(), S::Error> {
+async fn ready<S>(service: &mut S, delivery: &Delivery) -> Result<(), S::Error>
+where
+    S: Service<Delivery>,
+{
     let mut ready = poll_fn(|cx| service.poll_ready(cx));
     if let Poll::Ready(ready) = poll!(&mut ready) {
         return ready;
     }
-    if let Some(rest) = hand::rest() {
+    if let Some(rest) = hand::rest(delivery) {
         rest.await;
     }
     ready.await?;
-    if let Some(turn) = hand::resume()
+    if let Some(turn) = hand::resume(delivery)
         && turn.await.is_err()
     {
-        hand::put_off().await;
+        hand::put_off(delivery).await;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::future::Future;
+use std::future::{self, Future};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,10 +9,11 @@ use pin_project_lite::pin_project;
 
 use super::route::Shared;
 use super::unfinished::{Routing as Known, Undone};
-use crate::consumer::hand;
+use crate::consumer::hand::{self, Hand};
 use crate::stage::{IsVerdict, Never, RouteError, Settlement, Verdict};
 
 type Routing = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Send>>;
+type Ruling = Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
 pin_project! {
     /// A message in hand, from its first attempt to the settlement.
@@ -30,6 +31,8 @@ pin_project! {
     enum State<F> {
         // The stack inside decides.
         Handling { #[pin] inner: F },
+        // It failed of what may pass; whether that counts is being decided.
+        Ruling { ruling: Ruling },
         // What it decided is being written.
         Routing { routing: Routing },
     }
@@ -41,11 +44,18 @@ impl<F> ResponseFuture<F> {
         Self { delivery, shared, state: State::Handling { inner } }
     }
 
+    /// A message that must not run.
+    #[cold]
+    pub(super) fn refused(verdict: Verdict, delivery: Delivery, shared: Arc<Shared>) -> Self {
+        let ruling: Ruling = Box::pin(future::ready(verdict));
+        Self { delivery, shared, state: State::Ruling { ruling } }
+    }
+
     /// A message that was decided about before, and is not run again.
     #[cold]
     pub(super) fn again(known: Known, delivery: Delivery, shared: Arc<Shared>) -> Self {
         tracing::debug!(origin = %delivery.origin(), "a message is routed again, and not run again");
-        hand::routed_again(known.convicted);
+        hand::routed_again(&delivery, known.convicted);
         let routing: Routing = match known.verdict {
             Undone::Dead(given_up) => {
                 let confirmed = known.confirmed;
@@ -73,10 +83,23 @@ where
         loop {
             let verdict = match this.state.as_mut().project() {
                 StateProj::Routing { routing } => return routing.as_mut().poll(cx),
-                StateProj::Handling { inner } => match ready!(inner.poll(cx)) {
-                    Ok(response) => response.into_verdict(),
-                    Err(error) => error.never(),
-                },
+                StateProj::Ruling { ruling } => ready!(ruling.as_mut().poll(cx)),
+                StateProj::Handling { inner } => {
+                    let verdict = match ready!(inner.poll(cx)) {
+                        Ok(response) => response.into_verdict(),
+                        Err(error) => error.never(),
+                    };
+                    // Before anything is written: a failure may be an outage's, or have to wait here for the sake of order.
+                    if hand::of(this.delivery).is_some_and(|hand| !hand.passes(&verdict))
+                        && let Some(hand) = this.delivery.extension_shared::<Hand>()
+                    {
+                        // What the message held while it was handled is given back before anything is waited for.
+                        let ruling = Box::pin(hand.rule(verdict));
+                        this.state.set(State::Ruling { ruling });
+                        continue;
+                    }
+                    verdict
+                }
             };
             let routing: Routing = match verdict {
                 Verdict::Done(done) => return Poll::Ready(Ok(Settlement::done(done))),

@@ -6,6 +6,7 @@ use tower_service::Service;
 
 use super::ResponseFuture;
 use super::route::Shared;
+use crate::consumer::hand;
 use crate::stage::{IsVerdict, Never, RouteError, Settlement};
 
 /// A stack whose dead letters are routed. See the [module docs](super).
@@ -57,6 +58,9 @@ where
     fn call(&mut self, delivery: Delivery) -> Self::Future {
         if let Some(known) = self.shared.unfinished.of(&delivery) {
             return ResponseFuture::again(known, delivery, Arc::clone(&self.shared));
+        }
+        if let Some(refused) = hand::refuses(&delivery) {
+            return ResponseFuture::refused(refused, delivery, Arc::clone(&self.shared));
         }
         let inner = self.inner.call(delivery.clone());
         ResponseFuture::new(inner, delivery, Arc::clone(&self.shared))

@@ -86,7 +86,7 @@ impl Routing {
             attempt: attempts.max(delivery.attempt()),
             verdict,
             confirmed,
-            convicted: Conviction::noted(),
+            convicted: Conviction::noted(delivery),
             since: Instant::now(),
         }
     }

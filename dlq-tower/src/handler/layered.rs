@@ -241,7 +241,7 @@ where
                         }
                         Ok(Poll::Pending) => {
                             if stop.is_none() {
-                                *stop = stopped().map(Box::pin);
+                                *stop = delivery.as_ref().and_then(stopped).map(Box::pin);
                             }
                             let is_over = |stop: &mut Pin<Box<WaitForCancellationFutureOwned>>| {
                                 stop.as_mut().poll(cx).is_ready()

@@ -106,7 +106,7 @@ pub use names::FunctionId;
 pub use output::{HandlerFailure, HandlerOutput};
 pub use place::StackFuture;
 pub use service::service;
-pub use share::{Chosen, ChosenFuture, Share, ShareFuture, ShareLayer};
+pub use share::{Chosen, ChosenFuture, Share, ShareLayer};
 pub use stack::{HandlerStack, IntoStack};
 pub use unclassified::Unclassified;
 

@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use dlq_core::{BoxError, Delivery};
-use pin_project_lite::pin_project;
-use tokio::task::futures::TaskLocalFuture;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -15,10 +13,8 @@ use super::layered::AttemptFuture;
 use crate::concurrency::{Permits, Taker};
 use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 
-tokio::task_local! {
-    /// The handler whose attempt a shared service is doing.
-    static CHOSEN: HandlerService;
-}
+/// The handler whose attempt a shared service is doing. Travels with the delivery.
+struct Attempted(HandlerService);
 
 /// Makes one service of a layer for all handlers and attempts that it is applied to, so that what the layer counts is
 /// counted for all of them together. For services that cannot be cloned, such as that of `tower::limit::RateLimitLayer`.
@@ -44,8 +40,7 @@ tokio::task_local! {
 /// # Ok(()) }
 /// ```
 ///
-/// The layer must call its service in the task that called it: one that hands messages to a task of its own, as
-/// `tower::buffer` does, fails each attempt. Such a layer needs no sharing, since its service can be cloned.
+/// The layer must hand on the delivery that it was given, or a clone of it.
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct ShareLayer<S> {
     shared: Arc<Shared<S>>,
@@ -107,9 +102,9 @@ impl Service<Delivery> for Chosen {
     }
 
     fn call(&mut self, delivery: Delivery) -> ChosenFuture {
-        ChosenFuture(match CHOSEN.try_with(HandlerService::clone) {
-            Ok(handler) => Choice::Waiting(handler, Some(delivery)),
-            Err(_) => Choice::Nobody,
+        ChosenFuture(match delivery.extension::<Attempted>() {
+            Some(Attempted(handler)) => Choice::Waiting(handler.clone(), Some(delivery)),
+            None => Choice::Nobody,
         })
     }
 }
@@ -142,8 +137,8 @@ impl Future for ChosenFuture {
                 }
                 Choice::Running(attempt) => return Pin::new(attempt).poll(cx),
                 Choice::Nobody => {
-                    let error = "cannot tell whose attempt this is: a layer inside `ShareLayer` calls its service in another \
-                                 task; give the layer without `ShareLayer`";
+                    let error = "cannot tell whose attempt this is: a layer inside `ShareLayer` hands on a delivery that it was \
+                                 not given; change a clone of the one that it was";
                     return Poll::Ready(Err(BoxError::from(error).into()));
                 }
             }
@@ -183,41 +178,17 @@ where
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = ShareFuture<S::Future>;
+    type Future = S::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         ready!(self.turn.poll(cx));
         self.shared.service().poll_ready(cx)
     }
 
-    fn call(&mut self, delivery: Delivery) -> ShareFuture<S::Future> {
-        let handler = self.handler.clone();
-        let call = || self.shared.service().call(delivery);
-        let attempt = CHOSEN.sync_scope(handler.clone(), call);
+    fn call(&mut self, delivery: Delivery) -> S::Future {
+        let delivery = delivery.with_extension(Arc::new(Attempted(self.handler.clone())));
+        let attempt = self.shared.service().call(delivery);
         self.turn.hand_over().release();
-        ShareFuture { attempt: CHOSEN.scope(handler, attempt) }
-    }
-}
-
-pin_project! {
-    /// An attempt through a shared service.
-    #[must_use = "a future does nothing until it is polled"]
-    pub struct ShareFuture<F> {
-        #[pin]
-        attempt: TaskLocalFuture<HandlerService, F>,
-    }
-}
-
-impl<F: Future> Future for ShareFuture<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.project().attempt.poll(cx)
-    }
-}
-
-impl<F> fmt::Debug for ShareFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShareFuture").finish_non_exhaustive()
+        attempt
     }
 }

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::layer::Shared;
 use crate::backoff::Growing;
-use crate::consumer::hand;
+use crate::consumer::hand::Hand;
 use crate::retry;
 use crate::stage::{Done, Setback};
 
@@ -36,14 +36,6 @@ impl Owed {
         match outcome {
             Ok(_) => Self::Completion,
             Err(setback) => Self::Release(released(setback)),
-        }
-    }
-
-    /// The store has it. Whoever has the message in hand may find that a failure was an outage's.
-    #[inline]
-    fn recorded(self) {
-        if matches!(self, Self::Release(Release::Failed)) {
-            hand::attempt_counted();
         }
     }
 }
@@ -78,12 +70,31 @@ struct Held {
     consumer: Option<Arc<str>>,
     key: Bytes,
     proof: Proof,
+    /// The run that it is for, where one is.
+    hand: Option<Arc<Hand>>,
+}
+
+impl Held {
+    /// The store knows of the end. Whoever has the message in hand may find that a failure was an outage's.
+    #[inline]
+    fn recorded(&self, owed: Owed) {
+        if let (Owed::Release(Release::Failed), Some(hand)) = (owed, &self.hand) {
+            hand.attempt_counted();
+        }
+    }
 }
 
 impl<I: Idempotency> Claimed<I> {
-    pub(super) fn new(shared: Arc<Shared<I>>, token: IdempotencyToken) -> Self {
+    /// The claim of a run of `delivery`, if it is for one.
+    pub(super) fn new(
+        shared: Arc<Shared<I>>,
+        token: IdempotencyToken,
+        delivery: Option<&Delivery>,
+    ) -> Self {
         let IdempotencyToken { consumer, key, fence } = token;
-        let held = Held { consumer: Some(consumer), key, proof: Proof { fence, place: 0 } };
+        let (proof, hand) =
+            (Proof { fence, place: 0 }, delivery.and_then(Delivery::extension_shared));
+        let held = Held { consumer: Some(consumer), key, proof, hand };
         Self { shared, held: Some(held), owed: Owed::Release(Release::Unused) }
     }
 
@@ -104,7 +115,8 @@ impl<I: Idempotency> Claimed<I> {
         let named = || Arc::clone(delivery.consumer_shared());
         let consumer = if shared.consumer.is_some() { None } else { Some(named()) };
         this.owed = Owed::Release(Release::Unused);
-        this.held = Some(Held { consumer, key, proof });
+        let hand = delivery.extension_shared();
+        this.held = Some(Held { consumer, key, proof, hand });
         this
     }
 
@@ -154,7 +166,9 @@ impl<I: Idempotency> Claimed<I> {
             // Dropped with what it owes.
             return false;
         }
-        self.held = None;
+        if let (Some(held), Some(true)) = (self.held.take(), told) {
+            held.recorded(owed);
+        }
         told == Some(true)
     }
 
@@ -174,7 +188,7 @@ impl<I: Idempotency> Claimed<I> {
                 }
             };
             match settled {
-                true => owed.recorded(),
+                true => held.recorded(owed),
                 false => self.shared.unsettled(owed, Ok(false)),
             }
             self.shared.wake(owed, &held.key);
@@ -197,7 +211,6 @@ async fn tell<I: Idempotency>(
     };
     match settled {
         Ok(true) => {
-            owed.recorded();
             shared.wake(owed, &key);
             Some(true)
         }

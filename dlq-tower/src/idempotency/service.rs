@@ -204,7 +204,7 @@ where
         Ok(IdempotencyClaim::Done { .. }) => return Ok(Done::Duplicate),
         Err(error) => return shared.no_answer(&consumer, &error),
     };
-    let claimed = Claimed::new(Arc::clone(&shared), token);
+    let claimed = Claimed::new(Arc::clone(&shared), token, Some(&delivery));
     match continued(delivery, attempts, crashes, shared.max_crashes) {
         Ok(delivery) => ResponseFuture::running(service.call(delivery), Some(claimed)).await,
         Err(setback) => {

@@ -75,7 +75,7 @@ impl<I: Store> Keys for Kept<I> {
                 IdempotencyClaim::Done { .. } => Ok(None),
                 IdempotencyClaim::InFlight { remaining } => Ok(Some(shared.at_most(remaining))),
                 IdempotencyClaim::New { token, .. } => {
-                    let claimed = Claimed::new(Arc::clone(shared), token);
+                    let claimed = Claimed::new(Arc::clone(shared), token, None);
                     let is_told = claimed.settle(Owed::Release(release)).await;
                     // What was not heard is told again by a task; attempts must not be taken back twice.
                     if is_told || matches!(release, Release::Forgiven(_)) {

@@ -12,7 +12,7 @@ use dlq_core::{
 use super::HoldSlots;
 use super::hold::HoldSlot;
 use crate::catch_panic::failure_of;
-use crate::consumer::hand::{self, Conviction};
+use crate::consumer::hand::{self, Conviction, Hand};
 use crate::metrics::Recorder;
 use crate::stage::{GivenUp, InFlight, Postponed, Setback, Verdict};
 
@@ -54,7 +54,7 @@ impl Shared {
             if let Some(failure) = delivery.refusal() {
                 return Verdict::Dead(Box::new(self.refused(delivery, failure)));
             }
-            Conviction::Delivery.note();
+            Conviction::Delivery.note(delivery);
             Verdict::Dead(Box::new(self.crashed(delivery, delivery.crashes())))
         })
     }
@@ -104,7 +104,7 @@ impl Shared {
             }
             Setback::InFlight(in_flight) => Step::Wait(in_flight),
             Setback::Crashed { crashes } => {
-                Conviction::Key.note();
+                Conviction::Key.note(delivery);
                 let mut given_up = self.crashed(delivery, crashes);
                 if let Some(history) = history.take() {
                     given_up.history = history;
@@ -130,8 +130,9 @@ impl Shared {
     }
 
     /// A slot for waiting until a key is not in flight any more, unless too many wait already or others wait for this message.
-    pub(super) fn slot_to_wait(&self) -> Option<HoldSlot> {
-        (!hand::is_probe()).then(|| self.slots.take_to_wait()).flatten()
+    pub(super) fn slot_to_wait(&self, delivery: &Delivery) -> Option<HoldSlot> {
+        let is_probe = hand::of(delivery).is_some_and(Hand::is_probe);
+        (!is_probe).then(|| self.slots.take_to_wait(delivery)).flatten()
     }
 
     /// Says that a message waits.

@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::decide::{Shared, Step};
 use super::hold::{HoldSlot, stopped};
 use super::service::unready;
-use crate::consumer::hand::{self, resume};
+use crate::consumer::hand;
 use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, IsDone, Verdict};
 
@@ -208,7 +208,7 @@ where
                         Step::Over(verdict) => return Poll::Ready(verdict),
                         Step::Again(delay) => delay,
                         Step::Wait(in_flight) => {
-                            let Some(slot) = this.shared.slot_to_wait() else {
+                            let Some(slot) = this.shared.slot_to_wait(delivery) else {
                                 let (after, why) = (in_flight.remaining(), in_flight.why());
                                 let verdict = this.shared.defer(after, why, delivery, this.history);
                                 return Poll::Ready(verdict);
@@ -217,18 +217,22 @@ where
                                 this.shared.waits(&in_flight, delivery);
                             }
                             let (ended, slot) = (Some(in_flight.ended()), Some(slot));
-                            this.state.set(State::Awaiting { ended, slot, rest: hand::rest() });
+                            this.state.set(State::Awaiting {
+                                ended,
+                                slot,
+                                rest: hand::rest(delivery),
+                            });
                             continue;
                         }
                     };
                     let slot = (delay <= this.shared.policy.hold_limit())
-                        .then(|| this.shared.slots.take())
+                        .then(|| this.shared.slots.take(delivery))
                         .flatten();
                     if slot.is_none() {
                         let verdict = this.shared.postpone(delay, delivery, this.history);
                         return Poll::Ready(verdict);
                     }
-                    let rest = hand::rest();
+                    let rest = hand::rest(delivery);
                     this.state.set(State::Holding { delay: sleep(delay), slot, rest });
                 }
                 StateProj::Holding { delay, slot, rest } => {
@@ -237,7 +241,7 @@ where
                         *rest = None;
                     }
                     if delay.poll(cx).is_pending() || rest.is_some() {
-                        ready!(poll_stop(this.stop, cx));
+                        ready!(poll_stop(this.stop, delivery, cx));
                         let verdict = this.shared.postpone(left, delivery, this.history);
                         return Poll::Ready(verdict);
                     }
@@ -252,7 +256,7 @@ where
                         *ended = None;
                     }
                     if ended.is_some() || rest.is_some() {
-                        ready!(poll_stop(this.stop, cx));
+                        ready!(poll_stop(this.stop, delivery, cx));
                         let (now, why) = (Duration::ZERO, "the consumer stops");
                         let verdict = this.shared.defer(now, why, delivery, this.history);
                         return Poll::Ready(verdict);
@@ -266,7 +270,7 @@ where
                     }
                     match this.service.poll_ready(cx) {
                         Poll::Ready(Ok(())) if rest.is_none() => {
-                            if let Some(turn) = resume() {
+                            if let Some(turn) = hand::resume(delivery) {
                                 let slot = slot.take();
                                 this.state.set(State::Resuming { turn, slot });
                                 continue;
@@ -283,14 +287,14 @@ where
                         // Who has what it waits for may itself wait for a turn.
                         Poll::Pending if !*rests => {
                             *rests = true;
-                            *rest = hand::rest();
+                            *rest = hand::rest(delivery);
                             if rest.is_some() {
                                 continue;
                             }
                         }
                         _ => {}
                     }
-                    ready!(poll_stop(this.stop, cx));
+                    ready!(poll_stop(this.stop, delivery, cx));
                     let (now, why) = (Duration::ZERO, "the consumer stops");
                     let verdict = this.shared.defer(now, why, delivery, this.history);
                     return Poll::Ready(verdict);
@@ -304,7 +308,7 @@ where
                         }
                         Poll::Ready(Err(after)) => (after, "its crash mark could not be written"),
                         Poll::Pending => {
-                            ready!(poll_stop(this.stop, cx));
+                            ready!(poll_stop(this.stop, delivery, cx));
                             (Duration::ZERO, "the consumer stops")
                         }
                     };
@@ -319,10 +323,11 @@ where
 /// Ready when the consumer stops, if it is known when that is.
 fn poll_stop(
     stop: &mut Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    delivery: &Delivery,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     if stop.is_none() {
-        *stop = stopped().map(Box::pin);
+        *stop = stopped(delivery).map(Box::pin);
     }
     stop.as_mut().map_or(Poll::Pending, |stop| stop.as_mut().poll(cx))
 }

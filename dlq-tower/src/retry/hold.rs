@@ -1,8 +1,10 @@
-use std::future::Future;
 use std::sync::Arc;
 
+use dlq_core::Delivery;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::consumer::hand::{self, Hand};
 
 /// Number of messages that may wait for their next attempt in the process. Clones share the number.
 ///
@@ -34,20 +36,24 @@ impl HoldSlots {
     }
 
     /// A slot of these, and one of the run loop's where it has some.
-    pub(super) fn take(&self) -> Option<HoldSlot> {
-        self.of_both(|slots| &slots.for_retries)
+    pub(super) fn take(&self, delivery: &Delivery) -> Option<HoldSlot> {
+        self.of_both(delivery, |slots| &slots.for_retries)
     }
 
     /// The same for a message that waits for its key.
-    pub(super) fn take_to_wait(&self) -> Option<HoldSlot> {
-        self.of_both(|slots| &slots.for_keys)
+    pub(super) fn take_to_wait(&self, delivery: &Delivery) -> Option<HoldSlot> {
+        self.of_both(delivery, |slots| &slots.for_keys)
     }
 
-    fn of_both(&self, kind: impl Fn(&Self) -> &Arc<Semaphore>) -> Option<HoldSlot> {
+    fn of_both(
+        &self,
+        delivery: &Delivery,
+        kind: impl Fn(&Self) -> &Arc<Semaphore>,
+    ) -> Option<HoldSlot> {
         let take = |slots: &Self| Arc::clone(kind(slots)).try_acquire_owned().ok();
-        let of_loop = match SLOTS.try_with(take) {
-            Ok(slot) => Some(slot?),
-            Err(_no_loop) => None,
+        let of_loop = match RunLoop::of(delivery).and_then(|of| of.slots.as_ref()) {
+            Some(slots) => Some(take(slots)?),
+            None => None,
         };
         Some(HoldSlot { _own: take(self)?, _of_loop: of_loop })
     }
@@ -73,40 +79,45 @@ impl From<usize> for HoldSlots {
     }
 }
 
-tokio::task_local! {
-    static STOP: CancellationToken;
-    static SLOTS: HoldSlots;
-}
-
-/// Runs `future`, and lets messages in it that wait for their next attempt end as soon as `stop` is cancelled.
+/// What a run loop lets the retry stages know of it. Each delivery that it hands to a stack carries this as an
+/// [extension](Delivery::with_extension).
 ///
-/// An attempt that runs is not touched. A message that waits between two attempts gives up waiting: its verdict is to
-/// retry after what is left of the delay, with its attempts so far, so that the next process goes on where this one
-/// stopped. For run loops, which wrap the handling of each message in it.
-pub fn until<F: Future>(stop: CancellationToken, future: F) -> impl Future<Output = F::Output> {
-    STOP.scope(stop, future)
-}
-
-/// Like [`until`], and lets no more messages wait than there are `slots`, whatever the slots of their handlers: those of
-/// a run loop, so that waiting messages cannot take all the room that it has.
-pub fn until_within<F: Future>(
+/// An attempt that runs is not touched by a stop. A message that waits between two attempts gives up waiting: its verdict is
+/// to retry after what is left of the delay, with its attempts so far, so that the next process goes on where this one
+/// stopped. [`Consumer`](crate::consumer::Consumer) does this by itself.
+#[derive(Clone, Debug)]
+pub struct RunLoop {
     stop: CancellationToken,
-    slots: HoldSlots,
-    future: F,
-) -> impl Future<Output = F::Output> {
-    SLOTS.scope(slots, until(stop, future))
+    slots: Option<HoldSlots>,
 }
 
-/// Does `work` as [`until_within`] does: one step of any number of such futures.
-pub(crate) fn step_within<T>(
-    stop: &CancellationToken,
-    slots: &HoldSlots,
-    work: impl FnOnce() -> T,
-) -> T {
-    SLOTS.sync_scope(slots.clone(), || STOP.sync_scope(stop.clone(), work))
+impl RunLoop {
+    /// A run loop that stops once `stop` is cancelled.
+    #[must_use]
+    pub fn new(stop: CancellationToken) -> Self {
+        Self { stop, slots: None }
+    }
+
+    /// Lets no more messages wait than there are `slots`, whatever the slots of their handlers, so that waiting messages
+    /// cannot take all the room that the run loop has. Defaults to no limit.
+    #[must_use]
+    pub fn slots(self, slots: HoldSlots) -> Self {
+        Self { slots: Some(slots), ..self }
+    }
+
+    /// Waits until it stops.
+    pub(crate) fn stopped(&self) -> WaitForCancellationFutureOwned {
+        self.stop.clone().cancelled_owned()
+    }
+
+    /// The run loop that has handed out this delivery.
+    fn of(delivery: &Delivery) -> Option<&Self> {
+        let of_consumer = hand::of(delivery).map(Hand::run_loop);
+        of_consumer.or_else(|| delivery.extension())
+    }
 }
 
-/// Returns the signal that a waiting message listens to, if its run loop has set one.
-pub(crate) fn stopped() -> Option<WaitForCancellationFutureOwned> {
-    STOP.try_with(|stop| stop.clone().cancelled_owned()).ok()
+/// Returns the signal that a waiting message listens to, if its run loop has one.
+pub(crate) fn stopped(delivery: &Delivery) -> Option<WaitForCancellationFutureOwned> {
+    RunLoop::of(delivery).map(RunLoop::stopped)
 }

@@ -59,7 +59,7 @@
 //! counts as a transient failure of this attempt. A service that cannot become ready has not run: its message is
 //! deferred.
 //!
-//! A message that waits here when its consumer stops does not hold up the stop: see [`until`].
+//! A message that waits here when its consumer stops does not hold up the stop: see [`RunLoop`].
 //!
 //! # Cost
 //!
@@ -73,8 +73,8 @@ mod service;
 
 pub(crate) use decide::is_permanent;
 pub use future::ResponseFuture;
-pub use hold::{HoldSlots, until, until_within};
-pub(crate) use hold::{step_within, stopped};
+pub(crate) use hold::stopped;
+pub use hold::{HoldSlots, RunLoop};
 pub use layer::RetryLayer;
 pub use service::Retry;
 pub(crate) use service::unready;

@@ -1,15 +1,19 @@
 //! Stacks composed by hand, whose permits are waited for before a message is called.
 
 use std::fmt;
+use std::task::{Context, Poll};
 
 use dlq_core::policy::Backoff;
 use dlq_core::{Classification, Classify, Delivery, RetryPolicy};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
-use dlq_tower::consumer::Consumer;
+use dlq_tower::consumer::{Consumer, OutagePolicy};
 use dlq_tower::dead_letter::DeadLetterLayer;
 use dlq_tower::retry::RetryLayer;
-use tower::{ServiceBuilder, service_fn};
+use futures_util::future::BoxFuture;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
@@ -119,4 +123,70 @@ async fn g4_a_suspect_does_not_wait_for_those_that_wait_for_a_permit() {
     broker.until_empty().await;
     running.finish().await;
     assert_eq!(log.lines().len(), 20);
+}
+
+/// As of one that the attribute makes: what a probe fails of is the outage's, and its letter is not written.
+#[tokio::test(start_paused = true)]
+async fn g10_an_outage_buries_nothing_of_a_stack_composed_by_hand() {
+    let (broker, store) = (Broker::with(200), Store::new());
+    let stack = ServiceBuilder::new()
+        .layer(DeadLetterLayer::new(store.clone()))
+        .layer(RetryLayer::never())
+        .layer(ClassifyLayer::derived())
+        .service(service_fn(|_: Delivery| async { Err::<(), _>(Refused) }));
+    let protection = OutagePolicy::new().with_minimum(10).with_ratio(0.5);
+    let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
+    let consumer = consumer.outage(protection.with_pause(SECOND, SECOND)).max_in_hand(8);
+    let consumer = consumer.build().unwrap();
+    let mut health = consumer.health();
+    let running = Running::start(consumer);
+    health.wait_for(|health| health.outage).await.unwrap();
+    let noticed = store.letters().await.len();
+    sleep(60 * SECOND).await;
+    assert_eq!(store.letters().await.len(), noticed);
+    assert_eq!(running.stop().await.dead, noticed as u64);
+}
+
+/// Runs each message in a task of its own.
+#[derive(Clone)]
+struct Apart<S>(S);
+
+impl<S> Service<Delivery> for Apart<S>
+where
+    S: Service<Delivery, Future: Send + 'static, Response: Send + 'static, Error: Send + 'static>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let mut apart = JoinSet::new();
+        apart.spawn(self.0.call(delivery));
+        Box::pin(async move { apart.join_next().await.unwrap().unwrap() })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_reaches_a_message_that_waits_in_a_task_of_a_layer() {
+    let (broker, log) = (Broker::with(1), Log::default());
+    let seen = log.clone();
+    let stack = ServiceBuilder::new()
+        .layer_fn(Apart)
+        .layer(DeadLetterLayer::new(Store::new()))
+        .layer(RetryLayer::new(RetryPolicy::new().with_backoff(Backoff::constant(5 * SECOND))))
+        .layer(ClassifyLayer::derived())
+        .service(service_fn(move |_: Delivery| {
+            seen.note("failed");
+            async { Err::<(), _>(Refused) }
+        }));
+    let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
+    let running = Running::start(consumer.build().unwrap());
+    log.until(|lines| lines.len() == 1).await;
+    let stopped = Instant::now();
+    assert_eq!(running.stop().await.deferred, 1);
+    assert!(stopped.elapsed() < SECOND, "it does not wait for the next attempt");
 }

@@ -15,11 +15,12 @@ use dlq_tower::extract::{Json, State};
 use dlq_tower::handler::{
     AttemptFuture, HandlerService, HandlerStack, InvalidConfig, ShareLayer, handler,
 };
-use dlq_tower::retry::until;
+use dlq_tower::retry::RunLoop;
 use dlq_tower::router::Router;
 use dlq_tower::stage::{Setback, Verdict};
 use futures_util::future::join_all;
 use futures_util::{FutureExt as _, TryFutureExt as _};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::limit::{ConcurrencyLimitLayer, RateLimitLayer};
@@ -421,12 +422,47 @@ async fn a_message_that_waits_does_not_hold_up_a_stop_and_counts_nothing() {
     let stack = timed("a", &journal).layer(ShareLayer::new(one_per_rate())).build().unwrap();
     succeeds(&stack, bytes("")).await;
     let stop = CancellationToken::new();
-    let mut waits = Box::pin(until(stop.clone(), run(&stack, bytes(""))));
+    let handed = bytes("").with_extension(Arc::new(RunLoop::new(stop.clone())));
+    let mut waits = Box::pin(run(&stack, handed));
     assert!(waits.as_mut().now_or_never().is_none());
     stop.cancel();
     let verdict = waits.now_or_never().expect("it goes at once");
     assert_eq!(verdict, Verdict::Defer { after: Duration::ZERO, why: "the consumer stops" });
     assert_eq!(journal.take(), ["a 0"]);
+}
+
+/// Calls the service inside in a task of its own.
+struct Apart<S>(S);
+
+impl<S> Service<Delivery> for Apart<S>
+where
+    S: Service<Delivery, Response = Done, Error = Setback, Future: Send + 'static>,
+{
+    type Response = Done;
+    type Error = Setback;
+    type Future = futures_util::future::BoxFuture<'static, Result<Done, Setback>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Setback>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let mut apart = JoinSet::new();
+        apart.spawn(self.0.call(delivery));
+        Box::pin(async move { apart.join_next().await.unwrap().unwrap() })
+    }
+}
+
+/// Whose attempt it is travels with the message.
+#[tokio::test]
+async fn a_shared_layer_may_call_its_service_in_another_task() {
+    let journal = Journal::default();
+    let shared = ShareLayer::new(tower::layer::layer_fn(Apart));
+    for name in ["a", "b"] {
+        let stack = timed(name, &journal).layer(shared.clone()).build().unwrap();
+        succeeds(&stack, bytes("")).await;
+    }
+    assert_eq!(journal.take(), ["a 0", "b 0"]);
 }
 
 /// Readiness of a service.

@@ -8,7 +8,7 @@ use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, IdempotencyToken
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
 use dlq_tower::idempotency::IdempotencyLayer;
-use dlq_tower::retry::{HoldSlots, RetryLayer, until, until_within};
+use dlq_tower::retry::{HoldSlots, RetryLayer, RunLoop};
 use dlq_tower::stage::{Done, Verdict};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -146,9 +146,11 @@ async fn who_waits_leaves_the_slots_to_retries() {
             let own = if of_loop { HoldSlots::new(64) } else { slots.clone() };
             let handler = Handler::new([Act::Fail(down()), Act::Fail(down()), Act::Fail(down())]);
             let service = stack(&layer, &handler, &own);
-            let within = |future| {
-                let all = if of_loop { slots.clone() } else { HoldSlots::new(64) };
-                until_within(CancellationToken::new(), all, future)
+            let all = if of_loop { slots.clone() } else { HoldSlots::new(64) };
+            let run_loop = Arc::new(RunLoop::new(CancellationToken::new()).slots(all));
+            let handed = |offset| {
+                let delivery = delivery(offset).with_extension(Arc::clone(&run_loop));
+                verdict(&service, delivery)
             };
             let mut held = Vec::new();
             let first = if of_loop { 20 } else { 10 };
@@ -156,14 +158,13 @@ async fn who_waits_leaves_the_slots_to_retries() {
                 let key = Bytes::from(format!("payment-{offset}"));
                 held.push(store.claim(Arc::from(CONSUMER), key, secs(30)).await.unwrap());
             }
-            let mut waiting: Vec<_> = (first..first + 2)
-                .map(|offset| Box::pin(within(timed(&service, offset).boxed_local())))
-                .collect();
+            let mut waiting: Vec<_> =
+                (first..first + 2).map(|offset| handed(offset).boxed_local()).collect();
             let mut deferred = 0;
             for waiting in &mut waiting {
                 // Claiming takes a few polls where the store takes its time.
                 for _ in 0..10 {
-                    if let Some((verdict, _)) = waiting.as_mut().now_or_never() {
+                    if let Some(verdict) = waiting.as_mut().now_or_never() {
                         let Verdict::Defer { after, why } = verdict else { panic!("{verdict:?}") };
                         assert_eq!((after, why), (secs(30), "in flight elsewhere"));
                         deferred += 1;
@@ -173,8 +174,8 @@ async fn who_waits_leaves_the_slots_to_retries() {
             }
             assert_eq!((deferred, slots.free()), (1, 3));
             // Three that fail are retried here, while the other waits.
-            let retried = [5, 6, 7].map(|n| within(timed(&service, first + n).boxed_local()));
-            for (verdict, _) in join_all(retried).await {
+            let retried = [5, 6, 7].map(|n| handed(first + n));
+            for verdict in join_all(retried).await {
                 assert_eq!(verdict, DONE);
             }
             drop(waiting);
@@ -189,7 +190,7 @@ async fn who_waits_does_not_hold_up_a_stop() {
         let service = stack(&layer, &Handler::default(), &HoldSlots::new(8));
         let _theirs = claim(&store).await;
         let stop = CancellationToken::new();
-        let mut waits = Box::pin(until(stop.clone(), verdict(&service, delivery(1))));
+        let mut waits = Box::pin(verdict(&service, of_loop(&stop)));
         for _ in 0..10 {
             assert!(futures_util::poll!(waits.as_mut()).is_pending());
         }

@@ -4,7 +4,7 @@ use dlq_core::policy::{Backoff, Jitter, RetryPolicy};
 use dlq_core::{Attempt, Cause, Death, Delivery, ErrorClass, Failure, History, Reason};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
-use dlq_tower::retry::{HoldSlots, Retry, RetryLayer, until};
+use dlq_tower::retry::{HoldSlots, Retry, RetryLayer};
 use dlq_tower::stage::{Done, GivenUp, Postponed, Setback, Verdict};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -313,7 +313,7 @@ async fn a_message_that_waits_does_not_hold_up_a_stop() {
     let slots = HoldSlots::new(1);
     let service = retried(RetryLayer::new(policy(3, secs(5))).hold_slots(slots.clone()), &handler);
     let stop = CancellationToken::new();
-    let mut waiting = Box::pin(until(stop.clone(), verdict(&service, delivery(1))));
+    let mut waiting = Box::pin(verdict(&service, of_loop(&stop)));
     assert!(futures_util::poll!(waiting.as_mut()).is_pending());
     tokio::time::advance(secs(2)).await;
     stop.cancel();
@@ -328,6 +328,6 @@ async fn an_attempt_that_runs_is_not_touched_by_a_stop() {
     let service = retried(RetryLayer::new(policy(3, secs(5))), &handler);
     let stop = CancellationToken::new();
     stop.cancel();
-    let outcome = until(stop, verdict(&service, delivery(1))).await;
+    let outcome = verdict(&service, of_loop(&stop)).await;
     assert_eq!(outcome, Verdict::Done(Done::Succeeded));
 }

@@ -12,9 +12,11 @@ use dlq_core::{
     Attempt, Classification, DeadLetter, Death, Delivery, Escalation, Message, Origin, Position,
     RetryLane, SharedClock, Sink, StoreError, StoreErrorKind, Timestamp, TokioClock,
 };
+use dlq_tower::retry::RunLoop;
 use dlq_tower::stage::{Setback, Verdict};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt};
 
 /// The error of the handlers here.
@@ -67,6 +69,11 @@ pub(crate) fn delivery(offset: u64) -> Delivery {
     let message = Message::new("payments.created", "{}").with_key(format!("payment-{offset}"));
     Delivery::new(message, Origin::new("memory", "payments", Position::Offset(offset)))
         .with_consumer(CONSUMER)
+}
+
+/// A delivery that a run loop with this stop has handed out.
+pub(crate) fn of_loop(stop: &CancellationToken) -> Delivery {
+    delivery(1).with_extension(Arc::new(RunLoop::new(stop.clone())))
 }
 
 /// So many attempts, with a constant delay.
