@@ -25,6 +25,7 @@ pub mod outbox;
 pub mod store;
 pub mod transport;
 
+mod account;
 mod run;
 
 #[doc(hidden)]

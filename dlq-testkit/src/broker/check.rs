@@ -9,6 +9,7 @@ use dlq_core::{
 };
 
 use super::{Arrived, BrokerFixture, ReplaySpec, ReplayTarget};
+use crate::account::Entry;
 use crate::fixtures::letter_of;
 
 /// Time that one check may take: some begin anew at dozens of places.
@@ -31,7 +32,7 @@ pub fn run<F: BrokerFixture, R: Future<Output = ()>>(
     name: &'static str,
     check: impl FnOnce(Check<F>) -> R,
 ) {
-    if F::is_available() {
+    if Entry::new::<F>("broker", name).begin(F::is_available()) {
         // Boxed: a check that does several things at once is large, and threads of tests are small.
         let checked = async { check(Check { name, fixture: F::fresh(name).await }).await };
         crate::run::run_within(DEADLINE, name, Box::pin(checked));
@@ -41,7 +42,7 @@ pub fn run<F: BrokerFixture, R: Future<Output = ()>>(
 impl<F: BrokerFixture> Check<F> {
     /// Says that the check is left out.
     pub(super) fn left_out(&self, why: &str) {
-        println!("`{}` is left out: {why}", self.name);
+        Entry::new::<F>("broker", self.name).left_out(why);
     }
 
     /// Another place of the same check.

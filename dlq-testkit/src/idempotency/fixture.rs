@@ -6,6 +6,7 @@ use bytes::Bytes;
 use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::idempotency::{Idempotency, IdempotencyClaim, IdempotencyToken, KeyState, Release};
 
+use crate::account::Entry;
 use crate::fixtures::ManualClock;
 
 /// A place where an idempotency store can be opened.
@@ -73,7 +74,7 @@ pub fn run<F: IdempotencyFixture, R: Future<Output = ()>>(
     name: &'static str,
     check: impl FnOnce(IdempotencyCheck<F>) -> R,
 ) {
-    if !F::is_available() {
+    if !Entry::new::<F>("idempotency", name).begin(F::is_available()) {
         return;
     }
     crate::run(name, async {

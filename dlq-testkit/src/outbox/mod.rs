@@ -18,6 +18,8 @@ pub use checks::{
 };
 pub use fixture::{MemoryOutboxFixture, OutboxFixture};
 
+use crate::account::Entry;
+
 /// Runs one check with a fixture of its own, where the broker can be had.
 ///
 /// # Panics
@@ -27,7 +29,7 @@ pub fn run<F: OutboxFixture, R: Future<Output = ()>>(
     check: &'static str,
     body: impl FnOnce(F) -> R,
 ) {
-    if F::is_available() {
+    if Entry::new::<F>("outbox", check).begin(F::is_available()) {
         crate::run(check, async { body(F::fresh(check).await).await });
     }
 }

@@ -12,6 +12,7 @@ use dlq_core::{
 
 use self::powers::*;
 use super::StoreFixture;
+use crate::account::Entry;
 use crate::fixtures::{CONSUMER, letter};
 
 /// Context of a check: a store of its own, and shorthands that panic when the store does not answer.
@@ -31,7 +32,7 @@ pub fn run<F: StoreFixture, R: Future<Output = ()>>(
     name: &'static str,
     check: impl FnOnce(Check<F>) -> R,
 ) {
-    if F::is_available() {
+    if Entry::new::<F>("store", name).begin(F::is_available()) {
         crate::run(name, async { check(Check::new(name).await).await });
     }
 }

@@ -8,6 +8,7 @@ use dlq_core::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::TransportFixture;
+use crate::account::Entry;
 
 /// The consumer that most checks are about.
 pub(super) const CONSUMER: &str = "billing";
@@ -44,7 +45,7 @@ pub fn run<F: TransportFixture, R: Future<Output = ()>>(
     name: &'static str,
     check: impl FnOnce(Check<F>) -> R,
 ) {
-    if !F::is_available() {
+    if !Entry::new::<F>("transport", name).begin(F::is_available()) {
         return;
     }
     let checked = async { check(Check { name, fixture: F::fresh(name).await }).await };
@@ -63,7 +64,7 @@ pub fn run<F: TransportFixture, R: Future<Output = ()>>(
 impl<F: TransportFixture> Check<F> {
     /// Says that the check is left out.
     pub(super) fn left_out(&self, why: &str) {
-        println!("`{}` is left out: {why}", self.name);
+        Entry::new::<F>("transport", self.name).left_out(why);
     }
 
     pub(super) async fn source(&self) -> F::Source {
