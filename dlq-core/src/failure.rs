@@ -244,6 +244,7 @@ pub const MAX_CHAIN: usize = 16;
 /// Failure of an attempt, complete enough to be read weeks later, without the process that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct Failure {
     /// Class of the failure: whether another attempt could succeed.
     pub class: ErrorClass,
