@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use dlq_core::store::rules::born;
 use dlq_core::store::{Actor, ClaimRequest, Claims as _, Finish, Upkeep as _};
-use dlq_core::{DeadLetter, LetterState, Resolution, Sink as _, Timestamp};
+use dlq_core::{DeadLetter, Resolution, Sink as _, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 
 use crate::letters::letter;
@@ -39,8 +40,7 @@ async fn round(count: u64, idle: u64) -> Result<[Duration; 6], Failed> {
     let folder = tempfile::tempdir()?;
     let store = SqliteStore::open(folder.path().join("dlq.db")).await?;
     let due = Timestamp::from_millis(1_763_683_200_000);
-    let state =
-        LetterState { due: Some(due), created_at: due, updated_at: due, ..LetterState::default() };
+    let state = born(due).with_due(due);
     let letters: Vec<DeadLetter> = (0..count).map(|n| letter(n, 1024)).collect();
     let mut times = [Duration::ZERO; 6];
     for time in &mut times[..2] {
@@ -50,9 +50,8 @@ async fn round(count: u64, idle: u64) -> Result<[Duration; 6], Failed> {
         }
         *time = start.elapsed();
     }
-    let letters: Vec<_> = (count..2 * count)
-        .map(|n| DeadLetter { state: state.clone(), ..letter(n, 1024) })
-        .collect();
+    let letters: Vec<_> =
+        (count..2 * count).map(|n| letter(n, 1024).with_state(state.clone())).collect();
     for batch in letters.chunks(BATCH as usize) {
         store.restore(batch.to_vec(), Actor::new("bench")).await?;
     }

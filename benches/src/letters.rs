@@ -1,11 +1,10 @@
 //! Letters to measure with.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, History, LetterId, LetterState,
-    Message, Origin, Position, Reason, Timestamp,
+    Attempt, Cause, DeadLetter, ErrorClass, Failure, History, Message, Origin, Position, Reason,
+    Timestamp,
 };
 
 /// Text of `size` bytes that no other letter has.
@@ -41,32 +40,16 @@ pub(crate) fn letter(n: u64, size: usize) -> DeadLetter {
         .timed(at, Duration::from_millis(5));
         history.push(Attempt { number, generation: 0, failure });
     }
-    DeadLetter {
-        id: LetterId::of(&origin, Some(at), "payments.charge"),
-        generation: 0,
-        message: Message::new(format!("payments.{}", n % 8), payload(n, size))
-            .with_id(format!("evt-{n}"))
-            .with_key(format!("customer-{}", n % 100))
-            .with_header(
-                "traceparent",
-                format!("00-4bf92f3577b34da6a3ce{n:012x}-00f067aa0ba902b7-01"),
-            )
-            .with_published_at(at),
-        origin,
-        consumer: "payments.charge".to_owned(),
-        service: Some("payments".to_owned()),
-        reason,
-        class,
-        cause: Some(cause),
-        fingerprint: Fingerprint::of("payments.charge", reason, history.last()),
-        history,
-        attempts: 2,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 0,
-        died_at: at,
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let message = Message::new(format!("payments.{}", n % 8), payload(n, size))
+        .with_id(format!("evt-{n}"))
+        .with_key(format!("customer-{}", n % 100))
+        .with_header("traceparent", format!("00-4bf92f3577b34da6a3ce{n:012x}-00f067aa0ba902b7-01"))
+        .with_published_at(at);
+    let letter = DeadLetter::new(message, origin, "payments.charge", reason);
+    let mut letter = letter.with_history(history);
+    letter.service = Some("payments".to_owned());
+    letter.attempts = 2;
+    letter.deliveries = 1;
+    letter.died_at = at;
+    letter
 }

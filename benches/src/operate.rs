@@ -3,11 +3,12 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use dlq_core::store::rules::born;
 use dlq_core::store::{
     Actor, ClaimRequest, ClaimToken, Claims as _, Control, Letters as _, Mark, OperationSpec,
     Operations as _, Selection, Upkeep as _,
 };
-use dlq_core::{DeadLetter, Filter, LetterState, Sink as _, Timestamp};
+use dlq_core::{Filter, Sink as _, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 
 use crate::letters::letter;
@@ -28,8 +29,8 @@ async fn measure(count: u64) -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let store = SqliteStore::open(folder.path().join("dlq.db")).await?;
     let due = Timestamp::from_millis(1_763_683_200_000);
-    let state = LetterState { due: Some(due), created_at: due, ..LetterState::default() };
-    let held = DeadLetter { state, ..letter(count, 100) };
+    let state = born(due).with_due(due);
+    let held = letter(count, 100).with_state(state);
     store.restore(vec![held], Actor::new("bench")).await?;
     let claims = store.claim(ClaimRequest::due(["payments.charge"], 1, LEASE)).await?;
     let token = claims.first().ok_or("there is no claim")?.token;

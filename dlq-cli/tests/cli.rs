@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,8 +13,8 @@ use dlq_core::store::{
     Operations as _, Upkeep as _,
 };
 use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Failure, Filter, Fingerprint, History, LetterId,
-    LetterState, Message, Origin, Position, Reason, Resolution, Sink as _, Status, Timestamp,
+    Attempt, Cause, DeadLetter, ErrorClass, Failure, Filter, History, Message, Origin, Position,
+    Reason, Resolution, Sink as _, Status, Timestamp,
 };
 use dlq_sql::sqlite::SqliteStore;
 use serde_json::Value;
@@ -61,28 +60,14 @@ fn letter(n: u64, cause: Cause, error: &str) -> DeadLetter {
         .timed(Timestamp::from_millis(1_763_683_200_000), Duration::from_millis(12));
     let mut history = History::new();
     history.push(Attempt { number: 1, generation: 0, failure });
-    DeadLetter {
-        id: LetterId::of(&origin, None, "payments.charge"),
-        generation: 0,
-        message: Message::new("payments.requested", format!("{{\"n\":{n}}}"))
-            .with_id(format!("evt-{n}")),
-        origin,
-        consumer: "payments.charge".to_owned(),
-        service: None,
-        reason,
-        class,
-        cause: Some(cause),
-        fingerprint: Fingerprint::of("payments.charge", reason, history.last()),
-        history,
-        attempts: 1,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 0,
-        died_at: Timestamp::from_millis(1_763_683_200_000),
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let message = Message::new("payments.requested", format!("{{\"n\":{n}}}"));
+    let message = message.with_id(format!("evt-{n}"));
+    let letter = DeadLetter::new(message, origin, "payments.charge", reason);
+    let mut letter = letter.with_history(history);
+    letter.attempts = 1;
+    letter.deliveries = 1;
+    letter.died_at = Timestamp::from_millis(1_763_683_200_000);
+    letter
 }
 
 fn some() -> Vec<DeadLetter> {

@@ -55,6 +55,7 @@ words! {
 
 /// State of a letter since its death, as the store keeps it. Code that writes letters leaves it at its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct LetterState {
     /// Status of the letter.
     pub status: Status,
@@ -100,10 +101,40 @@ impl Default for LetterState {
     }
 }
 
+impl LetterState {
+    /// Sets the status. Defaults to pending.
+    #[must_use]
+    pub const fn with_status(mut self, status: Status) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Sets when the letter may run next. Defaults to none.
+    #[must_use]
+    pub const fn with_due(mut self, due: Timestamp) -> Self {
+        self.due = Some(due);
+        self
+    }
+}
+
 /// A dead message at rest: the message byte for byte, where it stood, whose death it was, and everything that was
 /// tried.
+///
+/// Fields may be added in a minor release. Code outside this crate makes a letter with [`DeadLetter::new`] and sets the
+/// fields that differ:
+///
+/// ```
+/// use dlq_core::{DeadLetter, LetterId, Message, Origin, Position, Reason};
+///
+/// let origin = Origin::new("nats", "ORDERS", Position::Offset(7));
+/// let message = Message::new("orders.created", "{}");
+/// let mut letter = DeadLetter::new(message, origin.clone(), "billing", Reason::Manual);
+/// letter.service = Some("shop".to_owned());
+/// assert_eq!(letter.id, LetterId::of(&origin, None, "billing"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
+#[non_exhaustive]
 pub struct DeadLetter {
     /// The deterministic identity.
     pub id: LetterId,
@@ -146,6 +177,153 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
+    /// A letter of the first death of `message`, which stood at `origin` and which `consumer` gave up for `reason` without
+    /// an attempt.
+    ///
+    /// The id follows from origin, publish time and consumer, the fingerprint from consumer and reason. The class is
+    /// permanent, the death is witnessed, and the time of death is the epoch.
+    pub fn new(
+        message: Message,
+        origin: Origin,
+        consumer: impl Into<String>,
+        reason: Reason,
+    ) -> Self {
+        let consumer = consumer.into();
+        let id = LetterId::of(&origin, message.published_at(), &consumer);
+        let fingerprint = Fingerprint::of(&consumer, reason, None);
+        Self::identified(id, fingerprint, message, origin, consumer, reason)
+    }
+
+    /// Like [`new`](Self::new), with an id and a fingerprint that are known already, such as those of a letter that is
+    /// read from a store.
+    pub fn identified(
+        id: LetterId,
+        fingerprint: Fingerprint,
+        message: Message,
+        origin: Origin,
+        consumer: impl Into<String>,
+        reason: Reason,
+    ) -> Self {
+        Self {
+            id,
+            generation: 0,
+            message,
+            origin,
+            consumer: consumer.into(),
+            service: None,
+            reason,
+            class: ErrorClass::Permanent,
+            cause: None,
+            history: History::new(),
+            attempts: 0,
+            deliveries: 0,
+            crashes: 0,
+            escalations: 0,
+            fingerprint,
+            died_at: Timestamp::EPOCH,
+            confirmed: true,
+            attributes: BTreeMap::new(),
+            state: LetterState::default(),
+        }
+    }
+
+    /// Sets the identity. Defaults to the one that follows from origin, publish time and consumer.
+    pub const fn with_id(mut self, id: LetterId) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// Sets how many deaths came before this one. Defaults to 0.
+    pub const fn with_generation(mut self, generation: u32) -> Self {
+        self.generation = generation;
+        self
+    }
+
+    /// Replaces the message. The id stays.
+    pub fn with_message(mut self, message: Message) -> Self {
+        self.message = message;
+        self
+    }
+
+    /// Replaces the consumer. The id and the fingerprint stay.
+    pub fn with_consumer(mut self, consumer: impl Into<String>) -> Self {
+        self.consumer = consumer.into();
+        self
+    }
+
+    /// Sets the attempts, and what follows from the latest: class, cause and fingerprint. Without an attempt the class
+    /// stays.
+    pub fn with_history(mut self, history: History) -> Self {
+        let failure = history.last();
+        self.class = failure.map_or(self.class, |failure| failure.class);
+        self.cause = failure.map(|failure| failure.cause);
+        self.fingerprint = Fingerprint::of(&self.consumer, self.reason, failure);
+        self.history = history;
+        self
+    }
+
+    /// Sets the state since the death. Defaults to that of a letter that waits.
+    pub fn with_state(mut self, state: LetterState) -> Self {
+        self.state = state;
+        self
+    }
+
+    /// Returns the names of the fields, also those of the state, that are equal in `other`. For tests of what stores keep.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn fields_shared_with(&self, other: &Self) -> Vec<&'static str> {
+        // The patterns have no `..`: a field that is added does not compile until it is named here.
+        macro_rules! shared {
+            ($one:expr, $other:expr, $type:ident { $($field:ident),+ $(,)? }) => {{
+                let $type { $($field),+ } = $one;
+                [$((*$field == $other.$field).then_some(stringify!($field))),+]
+            }};
+        }
+        let letter = shared!(
+            self,
+            other,
+            DeadLetter {
+                id,
+                generation,
+                message,
+                origin,
+                consumer,
+                service,
+                reason,
+                class,
+                cause,
+                history,
+                attempts,
+                deliveries,
+                crashes,
+                escalations,
+                fingerprint,
+                died_at,
+                confirmed,
+                attributes,
+                state,
+            }
+        );
+        let state = shared!(
+            &self.state,
+            other.state,
+            LetterState {
+                status,
+                resolution,
+                due,
+                retry_count,
+                replays,
+                operation,
+                created_at,
+                updated_at,
+                last_retry_at,
+                seen,
+                edited_from,
+            }
+        );
+        letter.into_iter().chain(state).flatten().collect()
+    }
+
     /// The death that this letter records.
     #[must_use]
     pub const fn death(&self) -> Death {

@@ -187,7 +187,7 @@ mod tests {
             ..reading()
         };
         let read = |consumer: &str, group: Option<&str>| {
-            let letter = DeadLetter { consumer: consumer.to_owned(), ..letter() };
+            let letter = letter().with_consumer(consumer);
             let mut headers = sent_back(&letter);
             let rest = group.map(|group| format!(r#"{{"group":"{group}"}}"#));
             rest.into_iter().for_each(|rest| headers.append(wire::REST, rest));

@@ -177,7 +177,8 @@ impl KafkaSink {
             Err(Unwritten::TooLarge) => {}
             written => return received(written, topic),
         }
-        let short = DeadLetter { history: shortest(&letter.history), ..letter.clone() };
+        let mut short = letter.clone();
+        short.history = shortest(&letter.history);
         let written = self.write(&short, topic, partition).await;
         let Some(mut pointer) = pointer(short).filter(|_| is_too_large(&written)) else {
             return received(written, topic);

@@ -266,8 +266,9 @@ impl<L: Log, S: Letters> Letters for Reading<L, S> {
             let payload = found.message.payload().cloned().unwrap_or_default();
             if is_outline {
                 let fits = Binding::of(&found.id, &found.message) == row.bytes;
-                let message = row.letter.message.with_payload(Some(payload));
-                return fits.then_some(DeadLetter { message, ..row.letter });
+                let mut letter = row.letter;
+                letter.message = letter.message.with_payload(Some(payload));
+                return fits.then_some(letter);
             }
             row.with_payload(payload)
         });

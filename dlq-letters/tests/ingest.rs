@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::future::pending;
 use std::sync::{Arc, Mutex};
 
@@ -10,8 +10,8 @@ use dlq_core::ingest::Ingest;
 use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::store::{BoxStore, Processed, Upkeep as _};
 use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, History, LetterId, LetterState,
-    Message, Origin, Position, Reason, StoreError, Timestamp,
+    Attempt, Cause, DeadLetter, ErrorClass, Failure, History, Message, Origin, Position, Reason,
+    StoreError, Timestamp,
 };
 use dlq_letters::memory::MemoryStore;
 
@@ -39,27 +39,13 @@ fn letter(n: u64) -> DeadLetter {
     let mut history = History::new();
     let failure = Failure::new(ErrorClass::Permanent, Cause::Error, "app::E", "no such user");
     history.push(Attempt { number: 1, generation: 0, failure });
-    DeadLetter {
-        id: LetterId::of(&origin, None, "billing"),
-        generation: 0,
-        message: Message::new("orders.created", format!("{n}")).with_key("k"),
-        origin,
-        consumer: "billing".to_owned(),
-        service: None,
-        reason: Reason::Permanent,
-        class: ErrorClass::Permanent,
-        cause: Some(Cause::Error),
-        fingerprint: Fingerprint::of("billing", Reason::Permanent, history.last()),
-        history,
-        attempts: 1,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 0,
-        died_at: Timestamp::from_millis(1),
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let message = Message::new("orders.created", format!("{n}")).with_key("k");
+    let letter = DeadLetter::new(message, origin, "billing", Reason::Permanent);
+    let mut letter = letter.with_history(history);
+    letter.attempts = 1;
+    letter.deliveries = 1;
+    letter.died_at = Timestamp::from_millis(1);
+    letter
 }
 
 #[tokio::test]

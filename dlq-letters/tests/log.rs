@@ -10,8 +10,8 @@ use std::time::Duration;
 use dlq_core::log::{Content, Entries, Entry, IngestMark, Log, Outline, Range};
 use dlq_core::store::{Letters, Sink as _};
 use dlq_core::{
-    Binding, DeadLetter, ErrorClass, Filter, Fingerprint, History, LetterId, LetterState, Message,
-    Order, Origin, PageRequest, Position, Reason, Status, StoreError, Timestamp,
+    Binding, DeadLetter, ErrorClass, Filter, LetterId, Message, Order, Origin, PageRequest,
+    Position, Reason, Status, StoreError, Timestamp,
 };
 use dlq_letters::log::{Reading, carry, fill};
 use dlq_letters::memory::MemoryStore;
@@ -79,27 +79,12 @@ impl Log for Letterbox {
 
 fn letter(number: u64, message: Message, generation: u32) -> DeadLetter {
     let origin = Origin::new("memory", "orders", Position::Offset(number));
-    DeadLetter {
-        id: LetterId::of(&origin, None, "a"),
-        generation,
-        message,
-        origin,
-        consumer: "a".to_owned(),
-        service: None,
-        reason: Reason::Exhausted,
-        class: ErrorClass::Transient,
-        cause: None,
-        history: History::new(),
-        attempts: 1,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 0,
-        fingerprint: Fingerprint::of("a", Reason::Exhausted, None),
-        died_at: Timestamp::EPOCH,
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let mut letter = DeadLetter::new(message, origin, "a", Reason::Exhausted);
+    letter.generation = generation;
+    letter.class = ErrorClass::Transient;
+    letter.attempts = 1;
+    letter.deliveries = 1;
+    letter
 }
 
 fn text(payload: &'static str) -> Message {
@@ -146,8 +131,7 @@ async fn g2_messages_that_claim_one_identity_are_all_read() {
     assert_eq!(read(absurd).await, [(b"one".to_vec(), 1), (b"one".to_vec(), u32::MAX)]);
     // Somebody else has the id under which it would be kept.
     let other = of("a", 0);
-    let taken =
-        DeadLetter { id: other.id.conflicting(&other.message), ..letter(1, text("taken"), 0) };
+    let taken = letter(1, text("taken"), 0).with_id(other.id.conflicting(&other.message));
     assert_eq!(read([one(), taken, other.clone(), other]).await.len(), 3, "the id is taken");
 }
 
@@ -181,7 +165,7 @@ async fn large_payloads_are_fetched_when_a_letter_is_asked_for() {
     assert!(groups.iter().all(|group| group.sample.attributes.len() <= 1), "{groups:?}");
     assert_eq!(reading.log().1.load(Ordering::Relaxed), 0, "nothing was fetched to list them");
     let found = reading.get(dead.id).await.unwrap().unwrap();
-    assert_eq!(DeadLetter { state: dead.state.clone(), ..found }, dead);
+    assert_eq!(found.with_state(dead.state.clone()), dead);
     let small = reading.get(letter(2, text("small"), 0).id).await.unwrap().unwrap();
     assert_eq!(small.attributes, BTreeMap::new());
     assert_eq!(reading.log().1.load(Ordering::Relaxed), 1);

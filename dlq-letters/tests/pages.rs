@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
@@ -13,8 +12,7 @@ use dlq_core::store::{
     OperationSpec, OperationState, Operations as _, Selection, Upkeep as _,
 };
 use dlq_core::{
-    DeadLetter, ErrorClass, Filter, Fingerprint, History, LetterId, LetterState, Message, Origin,
-    Position, Reason, Sink as _, Status, Timestamp,
+    DeadLetter, ErrorClass, Filter, Message, Origin, Position, Reason, Sink as _, Status, Timestamp,
 };
 use dlq_letters::memory::MemoryStore;
 
@@ -22,27 +20,12 @@ const MANY: u64 = 2_500;
 
 fn letter(n: u64) -> DeadLetter {
     let origin = Origin::new("memory", "orders", Position::Offset(n));
-    DeadLetter {
-        id: LetterId::of(&origin, None, "orders"),
-        generation: 0,
-        message: Message::new("orders", format!("{n}")),
-        origin,
-        consumer: "orders".to_owned(),
-        service: None,
-        reason: Reason::Exhausted,
-        class: ErrorClass::Transient,
-        cause: None,
-        history: History::new(),
-        attempts: 1,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 0,
-        fingerprint: Fingerprint::of("orders", Reason::Exhausted, None),
-        died_at: Timestamp::EPOCH,
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let message = Message::new("orders", format!("{n}"));
+    let mut letter = DeadLetter::new(message, origin, "orders", Reason::Exhausted);
+    letter.class = ErrorClass::Transient;
+    letter.attempts = 1;
+    letter.deliveries = 1;
+    letter
 }
 
 fn ana() -> Actor {
@@ -192,10 +175,7 @@ async fn a_mark_of_many_is_one_entry_and_leaves_what_arrives_alone() {
 #[tokio::test]
 async fn an_idle_claim_writes_nothing() {
     let store = MemoryStore::new();
-    store
-        .put(vec![letter(1), DeadLetter { consumer: "others".to_owned(), ..letter(2) }])
-        .await
-        .unwrap();
+    store.put(vec![letter(1), letter(2).with_consumer("others")]).await.unwrap();
     let spec =
         OperationSpec::replay(Filter::new().with_consumer("others".to_owned())).with_canary(1);
     let before = store.start(spec, ana()).await.unwrap();

@@ -10,8 +10,7 @@ use dlq_core::store::{
     Operations as _,
 };
 use dlq_core::{
-    DeadLetter, ErrorClass, Filter, Fingerprint, History, LetterId, LetterState, Message, Origin,
-    Position, Reason, Sink as _, Status, Timestamp,
+    DeadLetter, ErrorClass, Filter, Message, Origin, Position, Reason, Sink as _, Status,
 };
 use dlq_letters::memory::MemoryStore;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -46,7 +45,8 @@ async fn replay_past_the_cap() {
             .unwrap();
         assert_eq!(claims.len(), usize::from(replay == 0));
         for claim in claims {
-            let again = DeadLetter { generation: claim.next_death().generation, ..claim.letter };
+            let generation = claim.next_death().generation;
+            let again = claim.letter.with_generation(generation);
             store.put(vec![again]).await.unwrap();
         }
     }
@@ -57,25 +57,9 @@ async fn replay_past_the_cap() {
 
 fn letter() -> DeadLetter {
     let origin = Origin::new("memory", "payments", Position::Offset(1));
-    DeadLetter {
-        id: LetterId::of(&origin, None, "payments"),
-        generation: 0,
-        message: Message::new("payments", "{}").with_event("payment.created"),
-        origin,
-        consumer: "payments".to_owned(),
-        service: None,
-        reason: Reason::Manual,
-        class: ErrorClass::Transient,
-        cause: None,
-        history: History::new(),
-        attempts: 0,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 0,
-        fingerprint: Fingerprint::of("payments", Reason::Manual, None),
-        died_at: Timestamp::EPOCH,
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let message = Message::new("payments", "{}").with_event("payment.created");
+    let mut letter = DeadLetter::new(message, origin, "payments", Reason::Manual);
+    letter.class = ErrorClass::Transient;
+    letter.deliveries = 1;
+    letter
 }

@@ -13,8 +13,8 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use dlq_core::{
-    Binding, DeadLetter, Header, Headers, History, LetterId, LetterState, LetterSummary, Message,
-    OperationId, Origin, Timestamp, searchable,
+    Binding, DeadLetter, Header, Headers, History, LetterId, LetterSummary, Message, OperationId,
+    Origin, Timestamp, searchable,
 };
 use dlq_letters::{Held, Row};
 use mongodb::bson::{Bson, Document, doc};
@@ -285,41 +285,38 @@ pub(crate) fn read_row(document: &Document) -> Result<Row> {
     if !rest.is_empty() {
         return Err(Fault::corrupt("list of bindings", &"it does not end with a whole one"));
     }
-    let state = LetterState {
-        status: fields.word("status")?,
-        resolution: fields.word_or_none("resolution")?,
-        due: fields.time_or_none("due"),
-        retry_count: fields.count("retries")?,
-        replays: fields.count("replays")?,
-        operation: operation_id(document, "operation"),
-        created_at: fields.time("created")?,
-        updated_at: fields.time("updated")?,
-        last_retry_at: fields.time_or_none("last_retry"),
-        seen: fields.count("seen")?,
-        edited_from: former.iter().copied().map(Binding::from_bytes).collect(),
-    };
-    let operation = state.operation;
-    let letter = DeadLetter {
-        id: letter_id(document)?,
-        generation: fields.count("generation")?,
+    let mut letter = DeadLetter::identified(
+        letter_id(document)?,
+        fields.word("fingerprint")?,
         message,
-        origin: read_origin(document)?,
-        consumer: fields.text("consumer")?,
-        service: fields.text_or_none("service"),
-        reason: fields.word("reason")?,
-        class: fields.word("class")?,
-        cause: fields.word_or_none("cause")?,
-        history: History::new(),
-        attempts: fields.count("attempts")?,
-        deliveries: fields.count("deliveries")?,
-        crashes: fields.count("crashes")?,
-        escalations: fields.count("escalations")?,
-        fingerprint: fields.word("fingerprint")?,
-        died_at: fields.time("died")?,
-        confirmed: document.get_bool("confirmed").unwrap_or(false),
-        attributes: read_attributes(document),
-        state,
-    };
+        read_origin(document)?,
+        fields.text("consumer")?,
+        fields.word("reason")?,
+    );
+    letter.generation = fields.count("generation")?;
+    letter.service = fields.text_or_none("service");
+    letter.class = fields.word("class")?;
+    letter.cause = fields.word_or_none("cause")?;
+    letter.attempts = fields.count("attempts")?;
+    letter.deliveries = fields.count("deliveries")?;
+    letter.crashes = fields.count("crashes")?;
+    letter.escalations = fields.count("escalations")?;
+    letter.died_at = fields.time("died")?;
+    letter.confirmed = document.get_bool("confirmed").unwrap_or(false);
+    letter.attributes = read_attributes(document);
+    let state = &mut letter.state;
+    state.status = fields.word("status")?;
+    state.resolution = fields.word_or_none("resolution")?;
+    state.due = fields.time_or_none("due");
+    state.retry_count = fields.count("retries")?;
+    state.replays = fields.count("replays")?;
+    state.operation = operation_id(document, "operation");
+    state.created_at = fields.time("created")?;
+    state.updated_at = fields.time("updated")?;
+    state.last_retry_at = fields.time_or_none("last_retry");
+    state.seen = fields.count("seen")?;
+    state.edited_from = former.iter().copied().map(Binding::from_bytes).collect();
+    let operation = state.operation;
     let mut row = Row::new(letter);
     row.tag = version(document);
     row.fence = fields.unsigned_or_none("fence").unwrap_or(0);

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use dlq_core::store::OperationItem;
 use dlq_core::store::rules::DedupKey;
 use dlq_core::{
-    DeadLetter, Headers, History, LetterState, LetterSummary, Message, OperationId, Origin,
-    Timestamp, searchable,
+    DeadLetter, Headers, LetterSummary, Message, OperationId, Origin, Timestamp, searchable,
 };
 use dlq_letters::{Held, Row};
 
@@ -307,47 +306,32 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     let cause = fields.word_or_none("cause")?;
     let error = fields.text()?;
     let fingerprint = fields.word("fingerprint")?;
-    let (attempts, crashes) = (fields.count()?, fields.count()?);
-    let (deliveries, escalations) = (fields.count()?, fields.count()?);
+    let mut letter = DeadLetter::identified(id, fingerprint, message, origin, consumer, reason);
+    letter.generation = generation;
+    letter.service = service;
+    letter.class = class;
+    letter.cause = cause;
+    // In the order of the columns, from here on too.
+    letter.attempts = fields.count()?;
+    letter.crashes = fields.count()?;
+    letter.deliveries = fields.count()?;
+    letter.escalations = fields.count()?;
     let payload_size = fields.int_or_none()?.map(i64::cast_unsigned);
-    let died_at = Timestamp::from_nanos(fields.int()?);
-    let confirmed = fields.flag()?;
-    let attributes = fields.json("attributes")?;
-    let state = LetterState {
-        status: fields.word("status")?,
-        resolution: fields.word_or_none("resolution")?,
-        due: fields.time_or_none()?,
-        retry_count: fields.count()?,
-        replays: fields.count()?,
-        operation: fields.id_or_none()?.map(OperationId::from_bytes),
-        created_at: fields.time()?,
-        updated_at: fields.time()?,
-        last_retry_at: fields.time_or_none()?,
-        seen: fields.count()?,
-        edited_from: Vec::new(),
-    };
+    letter.died_at = Timestamp::from_nanos(fields.int()?);
+    letter.confirmed = fields.flag()?;
+    letter.attributes = fields.json("attributes")?;
+    let state = &mut letter.state;
+    state.status = fields.word("status")?;
+    state.resolution = fields.word_or_none("resolution")?;
+    state.due = fields.time_or_none()?;
+    state.retry_count = fields.count()?;
+    state.replays = fields.count()?;
+    state.operation = fields.id_or_none()?.map(OperationId::from_bytes);
+    state.created_at = fields.time()?;
+    state.updated_at = fields.time()?;
+    state.last_retry_at = fields.time_or_none()?;
+    state.seen = fields.count()?;
     let operation = state.operation;
-    let letter = DeadLetter {
-        id,
-        generation,
-        message,
-        origin,
-        consumer,
-        service,
-        reason,
-        class,
-        cause,
-        history: History::new(),
-        attempts,
-        deliveries,
-        crashes,
-        escalations,
-        fingerprint,
-        died_at,
-        confirmed,
-        attributes,
-        state,
-    };
     let mut row = Row::new(letter);
     row.fence = fields.unsigned()?;
     let until = fields.time_or_none()?;

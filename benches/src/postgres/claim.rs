@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use dlq_core::store::rules::born;
 use dlq_core::store::{Actor, ClaimRequest, Claims as _, Finish, Upkeep as _};
-use dlq_core::{DeadLetter, LetterState, Resolution, Timestamp};
+use dlq_core::{DeadLetter, Resolution, Timestamp};
 use dlq_sql::postgres::PostgresStore;
 
 use super::{Bench, Failed, show, timed, with_server};
@@ -56,10 +57,9 @@ pub(super) async fn due(
     numbers: std::ops::Range<u64>,
 ) -> Result<(), Failed> {
     let due = Timestamp::from_millis(1_763_683_200_000);
-    let state =
-        LetterState { due: Some(due), created_at: due, updated_at: due, ..LetterState::default() };
+    let state = born(due).with_due(due);
     let letters: Vec<DeadLetter> =
-        numbers.map(|n| DeadLetter { state: state.clone(), ..letter(n, 1024) }).collect();
+        numbers.map(|n| letter(n, 1024).with_state(state.clone())).collect();
     for batch in letters.chunks(1_000) {
         store.restore(batch.to_vec(), Actor::new("bench")).await?;
     }

@@ -93,7 +93,7 @@ async fn change(
     }
     if args.confirm.dry_run {
         say!("dry run: nothing was changed");
-        return show(context, &DeadLetter { message: after, ..letter.clone() }, false);
+        return show(context, &letter.clone().with_message(after), false);
     }
     ask::agree(args.confirm.yes, "edit", 1)?;
     let by = ask::actor(args.confirm.note.as_deref());

@@ -86,13 +86,11 @@ impl Bench {
             let origin = Origin::new("kafka", bench.source.as_str(), offset)
                 .with_partition(at.partition.try_into().unwrap())
                 .with_cluster(cluster);
-            letters.push(DeadLetter {
-                id: LetterId::of(&origin, None, "billing"),
-                message: Message::new(bench.source.as_str(), value).with_key(key),
-                origin,
-                consumer: "billing".to_owned(),
-                ..letter(n)
-            });
+            let message = Message::new(bench.source.as_str(), value).with_key(key);
+            let mut letter = letter(n).with_message(message).with_consumer("billing");
+            letter.id = LetterId::of(&origin, None, "billing");
+            letter.origin = origin;
+            letters.push(letter);
         }
         bench.put(letters).await;
         Some(bench)

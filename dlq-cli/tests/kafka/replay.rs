@@ -242,13 +242,10 @@ fn ago(hours: i64) -> Option<i64> {
 async fn various(bench: &Bench) {
     let of = |n: u64, topic: &str, consumer: &str, is_permanent: bool| {
         let origin = Origin::new("kafka", topic, Position::Offset(n)).with_partition(0);
-        let mut letter = DeadLetter {
-            id: LetterId::of(&origin, None, consumer),
-            message: Message::new(topic, n.to_string()).with_key(format!("k-{n}")),
-            origin,
-            consumer: consumer.to_owned(),
-            ..letter(n)
-        };
+        let message = Message::new(topic, n.to_string()).with_key(format!("k-{n}"));
+        let mut letter = letter(n).with_message(message).with_consumer(consumer);
+        letter.id = LetterId::of(&origin, None, consumer);
+        letter.origin = origin;
         if is_permanent {
             (letter.class, letter.reason) = (ErrorClass::Permanent, Reason::Permanent);
         }

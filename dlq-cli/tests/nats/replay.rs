@@ -42,13 +42,11 @@ impl Born {
             let published = bench.context.publish(subject.clone(), n.to_string().into());
             let sequence = published.await.unwrap().await.unwrap().sequence;
             let origin = Origin::new("nats", stream.as_str(), Position::Offset(sequence));
-            letters.push(change(DeadLetter {
-                id: LetterId::of(&origin, None, "billing"),
-                message: Message::new(subject.as_str(), n.to_string()),
-                origin,
-                consumer: "billing".to_owned(),
-                ..letter(n)
-            }));
+            let message = Message::new(subject.as_str(), n.to_string());
+            let mut letter = letter(n).with_message(message).with_consumer("billing");
+            letter.id = LetterId::of(&origin, None, "billing");
+            letter.origin = origin;
+            letters.push(change(letter));
         }
         bench.put(letters).await;
         Some(Self { bench, stream, subject })

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dlq_core::store::{Actor, Letters as _, Upkeep as _};
-use dlq_core::{DeadLetter, Filter, LetterState, Resolution, Sink as _, Status, Timestamp};
+use dlq_core::{DeadLetter, Filter, Resolution, Sink as _, Status, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{hostile_messages, letter, letter_of};
 use tempfile::TempDir;
@@ -63,18 +63,17 @@ pub(crate) async fn of_every_kind() -> Bench {
         Timestamp::from_nanos(1_790_000_000_123_456_789).after(Duration::from_secs(seconds))
     };
     let every = (0..).zip(Status::ALL).map(|(n, status)| {
-        let state = LetterState {
-            status: *status,
-            resolution: (*status == Status::Resolved).then_some(Resolution::Succeeded),
-            due: (*status == Status::Retrying).then_some(time(900)),
-            retry_count: 7,
-            replays: 3,
-            last_retry_at: Some(time(n)),
-            created_at: time(n),
-            updated_at: time(n + 5),
-            ..LetterState::default()
-        };
-        DeadLetter { state, ..letter(n) }
+        let mut letter = letter(n);
+        let state = &mut letter.state;
+        state.status = *status;
+        state.resolution = (*status == Status::Resolved).then_some(Resolution::Succeeded);
+        state.due = (*status == Status::Retrying).then_some(time(900));
+        state.retry_count = 7;
+        state.replays = 3;
+        state.last_retry_at = Some(time(n));
+        state.created_at = time(n);
+        state.updated_at = time(n + 5);
+        letter
     });
     bench.store.restore(every.collect(), Actor::new("ana")).await.unwrap();
     let odd = (100..).zip(hostile_messages()).map(|(n, (_, message))| letter_of(message, n));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dlq_core::store::{Actor, ClaimRequest, Claims as _, Edit, Letters as _, OperationSpec};
 use dlq_core::store::{Operations as _, Receipt, Upkeep as _};
-use dlq_core::{DeadLetter, Filter, Sink as _, Status};
+use dlq_core::{Filter, Sink as _, Status};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{CONSUMER, letter};
 
@@ -118,7 +118,7 @@ async fn what_cannot_be_read_is_named() {
 async fn another_message_with_the_same_identity_is_kept() {
     let bench = Bench::with(vec![letter(1)]).await;
     let message = letter(1).message.with_payload(Some("other".into()));
-    let other = DeadLetter { message, ..letter(1) };
+    let other = letter(1).with_message(message);
     let file = bench.file("other.jsonl", serde_json::to_string(&other).unwrap());
     for _ in 0..2 {
         let ran = bench.run(&["import", &file]).ok();

@@ -5,15 +5,12 @@
 mod incoming;
 mod selected;
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use dlq_core::fingerprint::Fingerprint;
 use dlq_core::protocol::{self, Decoded, Replay, names};
 use dlq_core::{
     Attempt, BindingKey, Cause, DeadLetter, Death, Delivery, ErrorClass, Escalation, Failure,
-    Header, Headers, History, LetterId, LetterState, Message, OperationId, Origin, Position,
-    Reason, Timestamp,
+    Header, Headers, History, LetterId, Message, OperationId, Origin, Position, Reason, Timestamp,
 };
 use proptest::prelude::*;
 
@@ -25,27 +22,18 @@ fn letter(message: Message, error: &str, attempts: u32) -> DeadLetter {
             .timed(Timestamp::from_millis(i64::from(number)), std::time::Duration::from_millis(5));
         history.push(Attempt { number, generation: 0, failure });
     }
-    DeadLetter {
-        id: LetterId::of(&origin, message.published_at(), "payments.charge"),
-        generation: 2,
-        message,
-        origin,
-        consumer: "payments.charge".to_owned(),
-        service: Some("payments".to_owned()),
-        reason: Reason::Exhausted,
-        class: ErrorClass::Transient,
-        cause: Some(Cause::Error),
-        history,
-        attempts,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 1,
-        fingerprint: "v1:0123456789abcdef".parse::<Fingerprint>().unwrap(),
-        died_at: Timestamp::from_millis(9),
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let mut letter = DeadLetter::new(message, origin, "payments.charge", Reason::Exhausted);
+    letter.generation = 2;
+    letter.service = Some("payments".to_owned());
+    letter.class = ErrorClass::Transient;
+    letter.cause = Some(Cause::Error);
+    letter.history = history;
+    letter.attempts = attempts;
+    letter.deliveries = 1;
+    letter.escalations = 1;
+    letter.fingerprint = "v1:0123456789abcdef".parse::<Fingerprint>().unwrap();
+    letter.died_at = Timestamp::from_millis(9);
+    letter
 }
 
 fn carried(letter: &DeadLetter, headers: Headers) -> Message {

@@ -117,30 +117,25 @@ impl<'a> Story<'a> {
         let mut state = born(died_at);
         state.replays = replayed.map_or(0, |replayed| replayed.replays);
         state.retry_count = state.replays;
-        DeadLetter {
-            id: replayed.map_or_else(
-                || LetterId::of(&origin, identified_by, consumer),
-                |replayed| replayed.death.letter,
-            ),
-            generation: self.earlier().saturating_add(self.generation),
-            message: self.message(),
-            origin,
-            consumer: consumer.to_owned(),
-            service: told.and_then(|told| told.service.clone()),
-            reason,
-            class,
-            cause: (!history.is_empty()).then(|| self.cause()),
-            fingerprint: fingerprint.unwrap_or_else(|| group(consumer, reason, &history)),
-            history,
-            attempts: self.attempts.unwrap_or(0),
-            deliveries: self.deliveries,
-            crashes: 0,
-            escalations: told.and_then(|told| told.escalations).unwrap_or(0),
-            died_at,
-            confirmed: true,
-            attributes: self.attributes(is_judged),
-            state,
-        }
+        let id = replayed.map_or_else(
+            || LetterId::of(&origin, identified_by, consumer),
+            |replayed| replayed.death.letter,
+        );
+        let fingerprint = fingerprint.unwrap_or_else(|| group(consumer, reason, &history));
+        let message = self.message();
+        let mut letter = DeadLetter::identified(id, fingerprint, message, origin, consumer, reason);
+        letter.generation = self.earlier().saturating_add(self.generation);
+        letter.service = told.and_then(|told| told.service.clone());
+        letter.class = class;
+        letter.cause = (!history.is_empty()).then(|| self.cause());
+        letter.history = history;
+        letter.attempts = self.attempts.unwrap_or(0);
+        letter.deliveries = self.deliveries;
+        letter.escalations = told.and_then(|told| told.escalations).unwrap_or(0);
+        letter.died_at = died_at;
+        letter.attributes = self.attributes(is_judged);
+        letter.state = state;
+        letter
     }
 
     /// True if the message is known to have been published elsewhere than where the record stands.

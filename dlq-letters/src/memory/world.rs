@@ -156,27 +156,9 @@ pub(super) fn head(row: &Row) -> Row {
     if let Some(at) = letter.message.published_at() {
         message = message.with_published_at(at);
     }
-    let letter = DeadLetter {
-        id: letter.id,
-        generation: letter.generation,
-        message,
-        origin: letter.origin.clone(),
-        consumer: letter.consumer.clone(),
-        service: letter.service.clone(),
-        reason: letter.reason,
-        class: letter.class,
-        cause: letter.cause,
-        history: History::new(),
-        attempts: letter.attempts,
-        deliveries: letter.deliveries,
-        crashes: letter.crashes,
-        escalations: letter.escalations,
-        fingerprint: letter.fingerprint,
-        died_at: letter.died_at,
-        confirmed: letter.confirmed,
-        attributes: letter.attributes.clone(),
-        state: letter.state.clone(),
-    };
+    let mut letter = letter.clone();
+    letter.message = message;
+    letter.history = History::new();
     let (claim, key) = (claim.clone(), key.clone());
     let (tag, fence, finished, lapses, item) = (*tag, *fence, *finished, *lapses, *item);
     Row { tag, letter, fence, claim, finished, lapses, item, key }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use dlq_core::store::rules::born;
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, Header, Headers, History,
-    LetterId, LetterState, MAX_TEXT, Message, Origin, Position, Reason, Resolution, Status,
-    Timestamp,
+    LetterId, MAX_TEXT, Message, Origin, Position, Reason, Resolution, Status, Timestamp,
 };
 use mongodb::bson::RawDocument;
 
@@ -94,15 +94,11 @@ impl<'d> Fields<'d> {
             (Some(_), None) => (Status::Resolved, Some(Resolution::Succeeded)),
             (None, None) => (Status::Pending, None),
         };
-        let state = LetterState {
-            status,
-            resolution,
-            retry_count: self.count("retry_count")?,
-            created_at: died_at,
-            updated_at: known().max().unwrap_or(died_at),
-            last_retry_at: retried,
-            ..LetterState::default()
-        };
+        let mut state = born(died_at).with_status(status);
+        state.resolution = resolution;
+        state.retry_count = self.count("retry_count")?;
+        state.updated_at = known().max().unwrap_or(died_at);
+        state.last_retry_at = retried;
         let (class, reason) = (self.reader.class, Reason::Exhausted);
         let failure = self.long("error")?.map(|error| {
             let mut failure = Failure::new(class, Cause::Error, "", &error);
@@ -118,28 +114,18 @@ impl<'d> Fields<'d> {
         if let Some(failure) = failure {
             history.push(Attempt { number: 1, generation: 0, failure });
         }
-        Ok(DeadLetter {
-            // Read again for another consumer, it is the same letter.
-            id: LetterId::of(&origin, None, ""),
-            generation: 0,
-            message,
-            origin,
-            consumer,
-            service: service.or_else(|| self.reader.service.clone()),
-            reason,
-            class,
-            cause,
-            history,
-            attempts,
-            deliveries: 0,
-            crashes: 0,
-            escalations: 0,
-            fingerprint,
-            died_at,
-            confirmed: true,
-            attributes: std::mem::take(&mut self.attributes),
-            state,
-        })
+        // Read again for another consumer, it is the same letter.
+        let id = LetterId::of(&origin, None, "");
+        let mut letter = DeadLetter::identified(id, fingerprint, message, origin, consumer, reason);
+        letter.service = service.or_else(|| self.reader.service.clone());
+        letter.class = class;
+        letter.cause = cause;
+        letter.history = history;
+        letter.attempts = attempts;
+        letter.died_at = died_at;
+        letter.attributes = std::mem::take(&mut self.attributes);
+        letter.state = state;
+        Ok(letter)
     }
 
     fn message(&mut self) -> Result<Message, String> {

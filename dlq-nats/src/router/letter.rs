@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dlq_core::{
-    Attempt, Cause, DeadLetter, Death, Delivery, Failure, Fingerprint, History, LetterId,
-    LetterState, Message, Origin, Position, Timestamp,
+    Attempt, Cause, DeadLetter, Death, Delivery, Failure, Fingerprint, History, LetterId, Message,
+    Origin, Position, Timestamp,
 };
 
 use super::advisory::{Advisory, Kind};
@@ -57,26 +57,25 @@ pub(super) fn letter_of(delivery: &Delivery, advisory: &Advisory, has_payload: b
     if !has_payload {
         attributes.insert("nats.payload".to_owned(), "lost".to_owned());
     }
-    DeadLetter {
-        id: death.letter,
-        generation: death.generation,
-        message: delivery.message().clone(),
-        origin: delivery.origin().clone(),
-        consumer: consumer.clone(),
-        service: None,
-        reason: kind.reason(),
-        class: kind.class(),
-        cause: history.last().map(|failure| failure.cause),
-        // Whether a handler ran is not known: what was fetched ahead counts as handed out, too.
-        attempts: 0,
-        deliveries: delivery.deliveries(),
-        crashes: 0,
-        escalations: 0,
-        fingerprint: Fingerprint::of(consumer, kind.reason(), history.last()),
-        died_at: advisory.timestamp,
-        confirmed: advisory.is_confirmed(),
-        attributes,
-        state: LetterState { replays: delivery.replays(), ..LetterState::default() },
-        history,
-    }
+    let (message, origin) = (delivery.message().clone(), delivery.origin().clone());
+    let fingerprint = Fingerprint::of(consumer, kind.reason(), history.last());
+    let mut letter = DeadLetter::identified(
+        death.letter,
+        fingerprint,
+        message,
+        origin,
+        consumer.as_str(),
+        kind.reason(),
+    );
+    letter.generation = death.generation;
+    letter.class = kind.class();
+    letter.cause = history.last().map(|failure| failure.cause);
+    letter.history = history;
+    // Whether a handler ran is not known: what was fetched ahead counts as handed out, too. So there are no attempts.
+    letter.deliveries = delivery.deliveries();
+    letter.died_at = advisory.timestamp;
+    letter.confirmed = advisory.is_confirmed();
+    letter.attributes = attributes;
+    letter.state.replays = delivery.replays();
+    letter
 }

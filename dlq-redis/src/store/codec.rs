@@ -15,8 +15,7 @@ use std::collections::BTreeMap;
 
 use dlq_core::store::rules::DedupKey;
 use dlq_core::{
-    Binding, DeadLetter, Headers, History, LetterId, LetterState, LetterSummary, Message,
-    OperationId, Origin, Timestamp,
+    Binding, DeadLetter, Headers, LetterId, LetterSummary, Message, OperationId, Origin, Timestamp,
 };
 use dlq_letters::{Changed, Held, Row};
 use serde::{Deserialize, Serialize};
@@ -293,43 +292,34 @@ fn letter(id: LetterId, state: &State, run: Run, body: Body) -> Result<DeadLette
     if let Some(at) = body.published {
         message = message.with_published_at(Timestamp::from_nanos(at));
     }
-    Ok(DeadLetter {
-        id,
-        generation: run.generation,
-        message,
-        origin: body.origin,
-        consumer: body.consumer,
-        service: body.service,
-        reason: word(id, "reason", &state.reason)?,
-        class: word(id, "class", &run.class)?,
-        cause: run.cause.map(|cause| word(id, "cause", &cause)).transpose()?,
-        history: History::new(),
-        attempts: run.attempts,
-        deliveries: body.deliveries,
-        crashes: run.crashes,
-        escalations: run.escalations,
-        fingerprint: word(id, "fingerprint", &run.fingerprint)?,
-        died_at: Timestamp::from_nanos(run.died),
-        confirmed: body.confirmed,
-        attributes: body.attributes,
-        state: LetterState {
-            status: word(id, "status", &state.status)?,
-            resolution: state
-                .resolution
-                .as_ref()
-                .map(|resolution| word(id, "resolution", resolution))
-                .transpose()?,
-            due: state.due.map(Timestamp::from_nanos),
-            retry_count: state.retries,
-            replays: state.replays,
-            operation: state.operation,
-            created_at: Timestamp::from_nanos(state.created),
-            updated_at: Timestamp::from_nanos(state.updated),
-            last_retry_at: state.last_retry.map(Timestamp::from_nanos),
-            seen: state.seen,
-            edited_from: body.edited_from,
-        },
-    })
+    let (reason, fingerprint) =
+        (word(id, "reason", &state.reason)?, word(id, "fingerprint", &run.fingerprint)?);
+    let mut letter =
+        DeadLetter::identified(id, fingerprint, message, body.origin, body.consumer, reason);
+    letter.generation = run.generation;
+    letter.service = body.service;
+    letter.class = word(id, "class", &run.class)?;
+    letter.cause = run.cause.map(|cause| word(id, "cause", &cause)).transpose()?;
+    letter.attempts = run.attempts;
+    letter.deliveries = body.deliveries;
+    letter.crashes = run.crashes;
+    letter.escalations = run.escalations;
+    letter.died_at = Timestamp::from_nanos(run.died);
+    letter.confirmed = body.confirmed;
+    letter.attributes = body.attributes;
+    let resolution = state.resolution.as_ref().map(|text| word(id, "resolution", text));
+    letter.state.status = word(id, "status", &state.status)?;
+    letter.state.resolution = resolution.transpose()?;
+    letter.state.due = state.due.map(Timestamp::from_nanos);
+    letter.state.retry_count = state.retries;
+    letter.state.replays = state.replays;
+    letter.state.operation = state.operation;
+    letter.state.created_at = Timestamp::from_nanos(state.created);
+    letter.state.updated_at = Timestamp::from_nanos(state.updated);
+    letter.state.last_retry_at = state.last_retry.map(Timestamp::from_nanos);
+    letter.state.seen = state.seen;
+    letter.state.edited_from = body.edited_from;
+    Ok(letter)
 }
 
 fn item_of(id: LetterId, text: &[u8]) -> Result<(OperationId, u64)> {

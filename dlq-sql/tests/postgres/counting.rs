@@ -1,7 +1,7 @@
 //! What is counted is right at every moment, and takes little room.
 
 use dlq_core::store::{Actor, Letters as _, Mark, Selection, Sink as _, Upkeep as _};
-use dlq_core::{DeadLetter, Filter, Message};
+use dlq_core::{Filter, Message};
 use dlq_testkit::fixtures::{letter, varied};
 use sqlx::{Executor as _, PgConnection};
 use tokio::task::JoinSet;
@@ -91,10 +91,7 @@ async fn a_fold_that_is_cut_off_changes_nothing() {
     let before = differences(&mut watch).await;
     hold.execute("BEGIN; SELECT FROM dlq_counts FOR UPDATE").await.unwrap();
     // Of a kind each.
-    let kind = |n| {
-        let letter = letter(n);
-        DeadLetter { message: Message::new(format!("orders.{n}"), "{}"), ..letter }
-    };
+    let kind = |n| letter(n).with_message(Message::new(format!("orders.{n}"), "{}"));
     let put = store.put((10..1_010).map(kind).collect());
     let cut = async {
         until_blocked(&mut watch, &schema).await;

@@ -68,10 +68,7 @@ async fn whatever_a_letter_holds_the_view_shows_it() {
     let is_json = |payload: &[u8]| json.iter().any(|(text, is)| *is && text.as_bytes() == payload);
     let messages = hostile_messages().into_iter().map(|(_, message)| message);
     let more = json.iter().map(|(text, _)| Message::new("s", text.clone()));
-    let letters = messages.chain(more).zip(0..).map(|(message, n)| {
-        let letter = letter(n);
-        DeadLetter { message, ..letter }
-    });
+    let letters = messages.chain(more).zip(0..).map(|(message, n)| letter(n).with_message(message));
     let letters: Vec<DeadLetter> = letters.collect();
     store.put(letters.clone()).await.unwrap();
     let mut conn = schema.connect().await;

@@ -10,8 +10,9 @@ use dlq_core::log::{Content, Entries, Entry, IngestMark, Log, Range};
 use dlq_core::memory::MemorySource;
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
 use dlq_core::store::reading::{Row, Sent};
+use dlq_core::store::rules::born;
 use dlq_core::{
-    DeadLetter, Death, LetterId, LetterState, Message, OperationId, Origin, Position, StoreError,
+    DeadLetter, Death, LetterId, Message, OperationId, Origin, Position, StoreError,
     StoreErrorKind, Timestamp,
 };
 use dlq_letters::log::Reading;
@@ -161,14 +162,9 @@ impl Shared {
         }
         let at = Timestamp::from_millis(BEGIN + 1_000 * at);
         let replays = letter.state.replays;
-        let state = LetterState {
-            created_at: at,
-            updated_at: at,
-            replays,
-            retry_count: replays,
-            ..LetterState::default()
-        };
-        DeadLetter { state, ..letter.clone() }
+        let mut state = born(at);
+        (state.replays, state.retry_count) = (replays, replays);
+        letter.clone().with_state(state)
     }
 
     /// Returns the letter of a row with its payload.

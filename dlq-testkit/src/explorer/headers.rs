@@ -1,12 +1,9 @@
 //! The header protocol between the explorer's broker and its programs, and senders who write its headers themselves.
 
-use std::collections::BTreeMap;
-
 use dlq_core::protocol::{Claimed, Facts, Replay, of_death, of_escalation, on_replay, split};
 use dlq_core::{
-    DeadLetter, Death, Delivery, ErrorClass, Escalation, Fingerprint, History, Lane, LetterId,
-    LetterState, Message, OperationId, Origin, Position, Reason, StoreError, StoreErrorKind,
-    Timestamp,
+    DeadLetter, Death, Delivery, Escalation, Lane, LetterId, Message, OperationId, Origin,
+    Position, Reason, StoreError, StoreErrorKind, Timestamp,
 };
 
 use super::world::CONSUMER;
@@ -42,27 +39,12 @@ pub(super) fn sent_back(message: Message, letter: &DeadLetter, at: Timestamp) ->
 /// The letter that `message` would have had of this birth.
 fn letter(message: Message, origin: Origin, generation: u32, at: Timestamp) -> DeadLetter {
     let message = message.with_published_at(at);
-    DeadLetter {
-        id: LetterId::of(&origin, Some(at), CONSUMER),
-        generation,
-        message,
-        origin,
-        consumer: CONSUMER.to_owned(),
-        service: None,
-        reason: Reason::Permanent,
-        class: ErrorClass::Permanent,
-        cause: None,
-        history: History::new(),
-        attempts: 1,
-        deliveries: 1,
-        crashes: 0,
-        escalations: 0,
-        fingerprint: Fingerprint::of(CONSUMER, Reason::Permanent, None),
-        died_at: at,
-        confirmed: true,
-        attributes: BTreeMap::new(),
-        state: LetterState::default(),
-    }
+    let mut letter = DeadLetter::new(message, origin, CONSUMER, Reason::Permanent);
+    letter.generation = generation;
+    letter.attempts = 1;
+    letter.deliveries = 1;
+    letter.died_at = at;
+    letter
 }
 
 /// Returns the origin of the message with this number.

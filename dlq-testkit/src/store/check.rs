@@ -251,7 +251,7 @@ pub(super) fn by() -> Actor {
 
 /// A letter as its writer knows it: without what the store decides.
 pub(super) fn written(letter: &DeadLetter) -> DeadLetter {
-    DeadLetter { state: LetterState::default(), ..letter.clone() }
+    letter.clone().with_state(LetterState::default())
 }
 
 /// The time that a due letter may run at: now, to the precision of milliseconds.

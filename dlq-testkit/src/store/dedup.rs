@@ -104,7 +104,7 @@ pub async fn keys_are_not_mixed_up<F: StoreFixture>(check: Check<F>) {
         if let Some(event) = event {
             message = message.with_event(event);
         }
-        DeadLetter { consumer: consumer.to_owned(), ..letter_of(message, n) }
+        letter_of(message, n).with_consumer(consumer)
     };
     let letters = vec![
         of("a", None, "b:c", "d", 1),

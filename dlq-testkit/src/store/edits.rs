@@ -165,7 +165,7 @@ pub async fn another_payload_is_still_a_second_letter<F: StoreFixture>(check: Ch
     let original = check.bury(1).await.remove(0);
     let _ = fix(&check, original.id).await;
     let message = original.message.clone().with_payload(Some("other".into()));
-    let other = DeadLetter { message, ..original.clone() };
+    let other = original.clone().with_message(message);
     let second = other.id.conflicting(&other.message);
     assert_eq!(check.put_one(&other).await, Receipt::Conflicting(second));
     assert_eq!(check.count(Filter::new()).await, 2);
@@ -296,7 +296,7 @@ pub async fn a_deleted_edit_leaves_no_trace<F: StoreFixture>(check: Check<F>) {
 pub async fn a_merged_letter_may_be_edited<F: StoreFixture>(check: Check<F>) {
     let check = check.with_dedup().await;
     let one = letter(1);
-    let copy = DeadLetter { id: letter(2).id, ..letter_of(one.message.clone(), 2) };
+    let copy = letter_of(one.message.clone(), 2).with_id(letter(2).id);
     check.put_one(&one).await;
     assert_eq!(check.put_one(&copy).await, Receipt::Merged(one.id));
     let edited = fix(&check, one.id).await;

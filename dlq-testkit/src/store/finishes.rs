@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{Claim, Finish, Finished, ItemOutcome, Operation};
-use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Filter, Fingerprint, History, Resolution, Status,
-};
+use dlq_core::{Attempt, Cause, ErrorClass, Filter, Fingerprint, History, Resolution, Status};
 
 use super::check::powers::*;
 use super::check::{in_ms, written};
@@ -106,7 +104,7 @@ pub async fn a_replay_that_dies_again_reopens_its_letter<F: StoreFixture>(check:
 /// A death whose generation is too low is raised rather than lost.
 pub async fn a_death_is_never_lost_to_a_low_generation<F: StoreFixture>(check: Check<F>) {
     let (_, claim) = claimed(&check).await;
-    let death = DeadLetter { generation: 0, ..died_again(&claim.letter) };
+    let death = died_again(&claim.letter).with_generation(0);
     let finish = Finish::Dead(Box::new(death));
     assert_eq!(check.finish(claim.token, finish).await, Finished::Applied);
     let found = check.get(claim.letter.id).await;

@@ -1,7 +1,7 @@
 //! The retry lane: messages that wait in the store for their next attempt.
 
 use dlq_core::store::{Finish, Finished, Receipt};
-use dlq_core::{DeadLetter, Filter, Message, Resolution, Status};
+use dlq_core::{Filter, Message, Resolution, Status};
 
 use super::check::in_ms;
 use super::{Check, StoreFixture};
@@ -174,14 +174,14 @@ pub async fn a_conflicting_record_is_kept<F: StoreFixture>(check: Check<F>) {
     assert_eq!(second.state.status, Status::Retrying);
     assert_eq!(second.message, other.message);
     assert_eq!(check.count(Filter::new()).await, 2);
-    let death = DeadLetter { id: second.id, ..other };
+    let death = other.with_id(second.id);
     assert_eq!(check.put_one(&death).await, Receipt::Reopened);
 }
 
 /// A record of a later generation with bytes that the letter never had leaves the letter as it is, and is kept beside it.
 pub async fn g2_a_later_record_of_other_bytes_is_a_second_letter<F: StoreFixture>(check: Check<F>) {
     let one = letter_of(Message::new("s", "one"), 1);
-    let forged = DeadLetter { generation: 3, ..letter_of(Message::new("s", "other"), 1) };
+    let forged = letter_of(Message::new("s", "other"), 1).with_generation(3);
     check.put_one(&one).await;
     let before = check.get(one.id).await;
     check.tick().await;

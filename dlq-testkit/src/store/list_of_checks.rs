@@ -235,6 +235,7 @@ macro_rules! store_conformance {
                 a_merged_letter_may_be_edited;
             restores:
                 a_restored_letter_is_what_it_was,
+                every_field_is_restored,
                 every_status_is_restored,
                 an_odd_state_is_put_in_order,
                 restoring_may_be_repeated,

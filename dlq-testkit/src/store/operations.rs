@@ -6,7 +6,7 @@ use dlq_core::store::{
     Control, Finish, Finished, ItemOutcome, Mark, Operation, OperationSpec, OperationState,
     Progress, Target,
 };
-use dlq_core::{DeadLetter, Filter, LetterId, OperationId, Order, Reason, Status, StoreErrorKind};
+use dlq_core::{Filter, LetterId, OperationId, Order, Reason, Status, StoreErrorKind};
 
 use super::check::by;
 use super::check::powers::*;
@@ -449,7 +449,7 @@ pub async fn a_retry_that_is_escalated_again_stays_in_its_operation<F: StoreFixt
         check.finish(claim.token, Finish::Retry { due, history, attempts: 1 }).await;
     }
     for letter in &letters {
-        let record = DeadLetter { generation: 1, ..letter.clone() };
+        let record = letter.clone().with_generation(1);
         check.escalate(escalation(&record, 5, check.now())).await;
         let state = check.state(letter.id).await;
         assert_eq!((state.status, state.operation), (Status::Retrying, Some(operation.id)));

@@ -185,7 +185,7 @@ async fn conflict<F: StoreFixture>(check: &Check<F>, one: Message, other: Messag
     assert_eq!(check.put_one(&one).await, Receipt::Stored);
     assert_eq!(check.put_one(&other).await, Receipt::Conflicting(second));
     assert_eq!(written(&check.get(one.id).await), one);
-    assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..other });
+    assert_eq!(written(&check.get(second).await), other.with_id(second));
 }
 
 /// The same death with another payload is kept as a second letter.
@@ -209,14 +209,14 @@ pub async fn another_payload_is_never_out_of_date<F: StoreFixture>(check: Check<
     let second = one.id.conflicting(&other.message);
     assert_eq!(check.put_one(&other).await, Receipt::Conflicting(second));
     assert_eq!(written(&check.get(one.id).await), again);
-    assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..other });
+    assert_eq!(written(&check.get(second).await), other.with_id(second));
 }
 
 /// A later death with bytes that the letter never had is another message: both are kept, and neither takes the other's
 /// deaths over.
 pub async fn g2_a_later_death_of_other_bytes_is_a_second_letter<F: StoreFixture>(check: Check<F>) {
     let one = letter_of(Message::new("s", "one"), 1);
-    let forged = DeadLetter { generation: 5, ..letter_of(Message::new("s", "other"), 1) };
+    let forged = letter_of(Message::new("s", "other"), 1).with_generation(5);
     let second = one.id.conflicting(&forged.message);
     check.put_one(&one).await;
     let before = check.get(one.id).await;
@@ -224,7 +224,7 @@ pub async fn g2_a_later_death_of_other_bytes_is_a_second_letter<F: StoreFixture>
     for _ in 0..2 {
         assert_eq!(check.put_one(&forged).await, Receipt::Conflicting(second));
         assert_eq!(check.get(one.id).await, before, "it is left as it was");
-        assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..forged.clone() });
+        assert_eq!(written(&check.get(second).await), forged.clone().with_id(second));
         assert_eq!(check.count(Filter::new()).await, 2);
     }
     let again = died_again(&one);
@@ -232,7 +232,7 @@ pub async fn g2_a_later_death_of_other_bytes_is_a_second_letter<F: StoreFixture>
     assert_eq!(written(&check.get(one.id).await), again);
     let later = died_again(&forged);
     assert_eq!(check.put_one(&later).await, Receipt::Conflicting(second));
-    assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..later });
+    assert_eq!(written(&check.get(second).await), later.with_id(second));
     assert_eq!(check.count(Filter::new()).await, 2);
 }
 
@@ -244,14 +244,14 @@ pub async fn g2_conflicting_letters_of_two_keys_are_two<F: StoreFixture>(check: 
     for letter in [other("a"), other("b")] {
         let id = one.id.conflicting(&letter.message);
         assert_eq!(check.put_one(&letter).await, Receipt::Conflicting(id));
-        assert_eq!(written(&check.get(id).await), DeadLetter { id, ..letter });
+        assert_eq!(written(&check.get(id).await), letter.with_id(id));
     }
     assert_eq!(check.count(Filter::new()).await, 3);
 }
 
 /// No message dies a thousand million times: a letter that says so keeps the real deaths of its message from nothing.
 pub async fn g2_an_absurd_generation_hides_no_death<F: StoreFixture>(check: Check<F>) {
-    let absurd = |n, generation| DeadLetter { generation, ..letter(n) };
+    let absurd = |n, generation| letter(n).with_generation(generation);
     for (n, generation) in [(1, u32::MAX), (2, u32::MAX - 1), (3, 1_000_000_000)] {
         // Whichever comes first.
         let (letter, absurd) = (letter(n), absurd(n, generation));
@@ -259,7 +259,7 @@ pub async fn g2_an_absurd_generation_hides_no_death<F: StoreFixture>(check: Chec
         let second = letter.id.conflicting(&letter.message);
         assert_eq!(check.put_one(&letter).await, Receipt::Conflicting(second));
         assert_eq!(check.put_one(&letter).await, Receipt::Conflicting(second));
-        assert_eq!(written(&check.get(second).await), DeadLetter { id: second, ..letter.clone() });
+        assert_eq!(written(&check.get(second).await), letter.clone().with_id(second));
         let death = died_again(&letter);
         assert_eq!(check.put_one(&death).await, Receipt::Conflicting(second));
         assert_eq!(check.get(second).await.generation, 1);

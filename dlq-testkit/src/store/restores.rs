@@ -8,7 +8,9 @@ use dlq_core::{DeadLetter, Filter, LetterState, Message, OperationId, Order, Res
 use super::check::powers::*;
 use super::check::{by, in_ms};
 use super::{Check, StoreFixture};
-use crate::fixtures::{died_again, escalation, hostile_messages, letter, letter_of};
+use crate::fixtures::{
+    complete_letters, died_again, escalation, hostile_messages, letter, letter_of,
+};
 
 async fn restore<F: StoreFixture>(check: &Check<F>, letters: &[DeadLetter]) -> Vec<Receipt> {
     check.tick().await;
@@ -49,26 +51,36 @@ pub async fn a_restored_letter_is_what_it_was<F: StoreFixture>(check: Check<F>) 
     assert_eq!(restored, statistics);
 }
 
+/// Every field of a letter and of its state comes back, whole and in lists.
+pub async fn every_field_is_restored<F: StoreFixture>(check: Check<F>) {
+    let letters = complete_letters();
+    assert_eq!(restore(&check, &letters).await, [Receipt::Stored; 2]);
+    for letter in &letters {
+        assert_eq!(check.get(letter.id).await, *letter);
+        let shown = check.list(&Filter::new().with_id(letter.id), Order::OldestFirst, 2).await;
+        assert_eq!(shown, [letter.summary()]);
+    }
+}
+
 /// Every status is restored, with what belongs to it and nothing else.
 pub async fn every_status_is_restored<F: StoreFixture>(check: Check<F>) {
     let due = in_ms(check.now(), 60_000);
     let letters: Vec<_> = (0..)
         .zip(Status::ALL)
         .map(|(n, status)| {
-            let state = LetterState {
-                status: *status,
-                resolution: (*status == Status::Resolved).then_some(Resolution::Duplicate),
-                due: matches!(status, Status::Pending | Status::Retrying).then_some(due),
-                retry_count: 7,
-                replays: 3,
-                last_retry_at: Some(check.now()),
-                seen: 2,
-                created_at: in_ms(check.now(), n),
-                updated_at: in_ms(check.now(), n + 5),
-                operation: Some(OperationId::of("somebody", check.now(), n)),
-                ..LetterState::default()
-            };
-            DeadLetter { state, ..letter(n) }
+            let mut letter = letter(n);
+            let state = &mut letter.state;
+            state.status = *status;
+            state.resolution = (*status == Status::Resolved).then_some(Resolution::Duplicate);
+            state.due = matches!(status, Status::Pending | Status::Retrying).then_some(due);
+            state.retry_count = 7;
+            state.replays = 3;
+            state.last_retry_at = Some(check.now());
+            state.seen = 2;
+            state.created_at = in_ms(check.now(), n);
+            state.updated_at = in_ms(check.now(), n + 5);
+            state.operation = Some(OperationId::of("somebody", check.now(), n));
+            letter
         })
         .collect();
     restore(&check, &letters).await;
@@ -161,7 +173,7 @@ pub async fn a_resolved_letter_of_a_later_death_stays_resolved<F: StoreFixture>(
 /// Another message with the same identity is kept beside the one that is there.
 pub async fn a_restored_conflict_is_kept<F: StoreFixture>(check: Check<F>) {
     let one = check.bury(1).await.remove(0);
-    let other = DeadLetter { message: Message::new("s", "other"), ..one.clone() };
+    let other = one.clone().with_message(Message::new("s", "other"));
     let second = other.id.conflicting(&other.message);
     for _ in 0..2 {
         let receipts = restore(&check, std::slice::from_ref(&other)).await;

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use dlq_core::protocol::names::PREVIOUS_TOPIC;
-use dlq_core::{DeadLetter, Delivery, Fingerprint, LetterState, Reason};
+use dlq_core::{DeadLetter, Delivery, Fingerprint, Reason};
 
 use super::hook::guarded;
 use super::route::Shared;
@@ -15,27 +15,27 @@ impl Shared {
         // A run that ended with the process left no failure: earlier ones say nothing about why.
         let failure = history.last().filter(|_| reason != Reason::MaxCrashes);
         let fingerprint = Fingerprint::of(&consumer, reason, failure);
-        DeadLetter {
-            id: death.letter,
-            generation: death.generation,
-            message: delivery.message().clone(),
-            origin: delivery.origin().clone(),
-            consumer: consumer.to_string(),
-            service: self.service_name.clone(),
-            reason,
-            class,
-            cause,
-            attempts,
-            deliveries: delivery.deliveries(),
-            crashes,
-            escalations: delivery.escalations(),
+        let mut letter = DeadLetter::identified(
+            death.letter,
             fingerprint,
-            died_at: self.clock.now(),
-            confirmed: true,
-            attributes: self.attributes_of(delivery),
-            state: LetterState { replays: delivery.replays(), ..LetterState::default() },
-            history,
-        }
+            delivery.message().clone(),
+            delivery.origin().clone(),
+            &*consumer,
+            reason,
+        );
+        letter.generation = death.generation;
+        letter.service.clone_from(&self.service_name);
+        letter.class = class;
+        letter.cause = cause;
+        letter.history = history;
+        letter.attempts = attempts;
+        letter.deliveries = delivery.deliveries();
+        letter.crashes = crashes;
+        letter.escalations = delivery.escalations();
+        letter.died_at = self.clock.now();
+        letter.attributes = self.attributes_of(delivery);
+        letter.state.replays = delivery.replays();
+        letter
     }
 
     fn attributes_of(&self, delivery: &Delivery) -> BTreeMap<String, String> {

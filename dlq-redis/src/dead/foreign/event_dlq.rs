@@ -20,10 +20,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use dlq_core::store::rules::born;
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, Header, Headers, History,
-    LetterId, LetterState, Message, Origin, Reason, Resolution, Status, StoreError, StoreErrorKind,
-    Timestamp,
+    LetterId, Message, Origin, Reason, Resolution, Status, StoreError, StoreErrorKind, Timestamp,
 };
 use redis::Cmd;
 
@@ -278,40 +278,31 @@ impl EventDlq {
         if let Some(failure) = failure {
             history.push(Attempt { number: 1, generation: 0, failure });
         }
-        Ok(DeadLetter {
-            // Whoever's death it is said to be: read again for another consumer, it is the same letter.
-            id: LetterId::of(&origin, None, ""),
-            generation: 0,
+        // Whoever's death it is said to be: read again for another consumer, it is the same letter.
+        let id = LetterId::of(&origin, None, "");
+        let mut letter = DeadLetter::identified(
+            id,
+            fingerprint,
             message,
             origin,
-            consumer: self.consumer.clone(),
-            service: text("source")?.map(str::to_owned).or_else(|| self.service.clone()),
-            reason: Reason::Exhausted,
-            class: self.class,
-            cause,
-            history,
-            attempts,
-            deliveries: 0,
-            crashes: 0,
-            escalations: 0,
-            fingerprint,
-            died_at,
-            confirmed: true,
-            attributes,
-            state: LetterState {
-                status,
-                resolution,
-                retry_count,
-                created_at: died_at,
-                updated_at: [created, retried, quarantined]
-                    .into_iter()
-                    .flatten()
-                    .max()
-                    .unwrap_or(died_at),
-                last_retry_at: retried,
-                ..LetterState::default()
-            },
-        })
+            self.consumer.as_str(),
+            Reason::Exhausted,
+        );
+        letter.service = text("source")?.map(str::to_owned).or_else(|| self.service.clone());
+        letter.class = self.class;
+        letter.cause = cause;
+        letter.history = history;
+        letter.attempts = attempts;
+        letter.died_at = died_at;
+        letter.attributes = attributes;
+        letter.state = born(died_at);
+        letter.state.status = status;
+        letter.state.resolution = resolution;
+        letter.state.retry_count = retry_count;
+        letter.state.updated_at =
+            [created, retried, quarantined].into_iter().flatten().max().unwrap_or(died_at);
+        letter.state.last_retry_at = retried;
+        Ok(letter)
     }
 }
 

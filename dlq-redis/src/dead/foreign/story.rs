@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use dlq_core::store::rules::born;
 use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, History, LetterId, Message,
-    Origin, Position, Reason, Timestamp, bounded,
+    Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, History, Message, Origin,
+    Position, Reason, Timestamp, bounded,
 };
 
 use super::trace::Thrown;
@@ -126,27 +126,17 @@ impl Story {
         if let Some(at) = self.published_at {
             message = message.with_published_at(at);
         }
-        DeadLetter {
-            id: LetterId::of(&origin, self.published_at, &self.queue),
-            generation: 0,
-            message,
-            origin,
-            consumer: self.queue,
-            service: None,
-            reason,
-            class,
-            cause: self.cause,
-            history,
-            attempts: self.attempts.unwrap_or(0),
-            deliveries: self.deliveries,
-            crashes: 0,
-            escalations: 0,
-            fingerprint,
-            died_at,
-            confirmed: true,
-            attributes: self.attributes,
-            state: born(died_at),
-        }
+        let mut letter = DeadLetter::new(message, origin, self.queue, reason);
+        letter.class = class;
+        letter.cause = self.cause;
+        letter.fingerprint = fingerprint;
+        letter.history = history;
+        letter.attempts = self.attempts.unwrap_or(0);
+        letter.deliveries = self.deliveries;
+        letter.died_at = died_at;
+        letter.attributes = self.attributes;
+        letter.state = born(died_at);
+        letter
     }
 
     /// The errors, each as an attempt; the last one is that of the death.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use dlq_core::store::rules::born;
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, Headers, History, LetterId,
     LetterState, MAX_TEXT, Message, Origin, Position, Reason, Resolution, Status, Timestamp,
@@ -138,28 +139,18 @@ impl<'r> Cells<'r> {
         if let Some(failure) = failure {
             history.push(Attempt { number: 1, generation: 0, failure });
         }
-        Ok(DeadLetter {
-            // Whoever's death it is said to be: read again for another consumer, it is the same letter.
-            id: LetterId::of(&origin, None, ""),
-            generation: 0,
-            message,
-            origin,
-            consumer,
-            service: service.or_else(|| self.reader.service.clone()),
-            reason,
-            class,
-            cause,
-            history,
-            attempts,
-            deliveries: 0,
-            crashes: 0,
-            escalations: 0,
-            fingerprint,
-            died_at,
-            confirmed: true,
-            attributes: std::mem::take(&mut self.attributes),
-            state,
-        })
+        // Whoever's death it is said to be: read again for another consumer, it is the same letter.
+        let id = LetterId::of(&origin, None, "");
+        let mut letter = DeadLetter::identified(id, fingerprint, message, origin, consumer, reason);
+        letter.service = service.or_else(|| self.reader.service.clone());
+        letter.class = class;
+        letter.cause = cause;
+        letter.history = history;
+        letter.attempts = attempts;
+        letter.died_at = died_at;
+        letter.attributes = std::mem::take(&mut self.attributes);
+        letter.state = state;
+        Ok(letter)
     }
 
     fn message(&mut self) -> Result<Message, String> {
@@ -222,15 +213,12 @@ impl<'r> Cells<'r> {
         if times.quarantined.is_some() {
             (status, resolution) = (Status::Quarantined, None);
         }
-        Ok(LetterState {
-            status,
-            resolution,
-            retry_count: self.count(Field::RetryCount)?.unwrap_or(0),
-            created_at: times.died_at(),
-            updated_at: times.latest(),
-            last_retry_at: times.last_retry.or(times.retried),
-            ..LetterState::default()
-        })
+        let mut state = born(times.died_at()).with_status(status);
+        state.resolution = resolution;
+        state.retry_count = self.count(Field::RetryCount)?.unwrap_or(0);
+        state.updated_at = times.latest();
+        state.last_retry_at = times.last_retry.or(times.retried);
+        Ok(state)
     }
 
     fn times(&self) -> Result<Times, String> {
