@@ -6,7 +6,7 @@ use std::io::Write;
 /// The variable that names the file to which the account is appended. Without it none is kept.
 const FILE: &str = "DLQ_CONFORMANCE_LOG";
 
-/// One check of a suite, for the fixture that it is run with.
+/// Check of a suite, for the fixture that it is run with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     suite: &'static str,

@@ -79,7 +79,7 @@ impl From<usize> for HoldSlots {
     }
 }
 
-/// What a run loop lets the retry stages know of it. Each delivery that it hands to a stack carries this as an
+/// Stop and room of a run loop, for the retry stages. Each delivery that the loop hands to a stack carries them as an
 /// [extension](Delivery::with_extension).
 ///
 /// An attempt that runs is not touched by a stop. A message that waits between two attempts gives up waiting: its verdict is

@@ -57,7 +57,8 @@ impl Letters {
     fn put(&mut self, letters: Vec<DeadLetter>) -> io::Result<Vec<Receipt>> {
         let (mut text, mut known, mut receipts) = (Vec::new(), HashMap::new(), Vec::new());
         for mut letter in letters {
-            let mut receipt = receipt(known.get(&letter.id).or(self.known.get(&letter.id)), &letter);
+            let mut receipt =
+                receipt(known.get(&letter.id).or(self.known.get(&letter.id)), &letter);
             if let Receipt::Conflicting(id) = receipt {
                 // Another message with the same identity: both are kept.
                 letter.id = id;
@@ -83,7 +84,7 @@ impl Letters {
     }
 }
 
-/// What becomes of `letter`, where the file has `known` under its id.
+/// Returns what becomes of `letter`, where the file has `known` under its id.
 fn receipt(known: Option<&(u32, Binding)>, letter: &DeadLetter) -> Receipt {
     let Some((generation, known)) = known else { return Receipt::Stored };
     if *known != content(letter) {
