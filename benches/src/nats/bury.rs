@@ -44,7 +44,7 @@ async fn once(
             let name = bench.next_name();
             let before = bench.computed();
             let client = bench.client(far);
-            let time = ours::consume(client, &name, shape, count, fate, writers).await?;
+            let time = ours::consume(client, &name, shape, count, fate, writers, true).await?;
             run.add(time, count, before, bench.computed());
         }
         let name = bench.next_name();

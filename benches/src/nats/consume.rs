@@ -44,7 +44,8 @@ async fn once(
         }
         let name = bench.next_name();
         let time =
-            ours::consume(bench.client(far), &name, shape, count, Fate::Success, WRITERS).await?;
+            ours::consume(bench.client(far), &name, shape, count, Fate::Success, WRITERS, false)
+                .await?;
         ours = time.min(ours);
     }
     for ((name, _), time) in raw.iter().zip(best) {

@@ -21,12 +21,14 @@ pub(super) async fn consume(
     count: usize,
     fate: Fate,
     writers: usize,
+    confirm: bool,
 ) -> Result<Duration, Failed> {
     let orders = NatsTransport::new(STREAM)
         .name("bench.work")
         .durable(durable)
         .subject(SUBJECT)
         .prefetch(shape.prefetch)
+        .confirm_acks(confirm)
         .max_ack_pending(shape.unsettled());
     let state = Counting::new(fate, count);
     let consumer = Consumer::on(orders, client)

@@ -17,7 +17,7 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
     run_on(size, async |bench, count| {
         let name = bench.next_name();
         let client = bench.client(false);
-        ours::consume(client, &name, Shape::MORE, count, Fate::Death, WRITERS).await?;
+        ours::consume(client, &name, Shape::MORE, count, Fate::Death, WRITERS, false).await?;
         println!("{count} letters");
         let mut read = Duration::MAX;
         let mut sent = Duration::MAX;
