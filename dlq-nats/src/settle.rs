@@ -101,8 +101,8 @@ impl Server {
 /// while it is extended: that nobody hears may pass. The server takes the word of whoever had the message last or before: a late
 /// acknowledgement ends it, too.
 ///
-/// [`settle_now`](Settle::settle_now) sends the acknowledgement of a message that succeeded and does not wait for an answer.
-/// What is lost with the connection comes again. It leaves to `settle` what is to be confirmed: everything if the source was
+/// [`settle_now`](Settle::settle_now) sends the acknowledgement of a message that succeeded and does not wait for an answer:
+/// if it is lost with the connection, the message comes again. It leaves to `settle` what is to be confirmed: everything if the source was
 /// told to [confirm](crate::NatsTransport::confirm_acks) or is closed, one acknowledgement in a second, all after one that was
 /// not confirmed, and those for which the client has no room.
 #[derive(Debug)]
@@ -161,7 +161,10 @@ impl NatsSettle {
     async fn acknowledge(&self) -> Result<(), TransportError> {
         let until = self.ends.min(Instant::now() + PATIENCE);
         let outcome = insist(until, || self.server.acks.acknowledge(&self.reply)).await;
-        self.server.trust.confirmed(outcome.is_ok());
+        // The acknowledgement of a retry record says nothing of the right to those of the user's stream.
+        if self.posts {
+            self.server.trust.confirmed(outcome.is_ok());
+        }
         outcome
     }
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use dlq_core::store::rules::born;
 use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, Header, Headers, History,
-    LetterId, MAX_TEXT, Message, Origin, Position, Reason, Resolution, Status, Timestamp,
+    Attempt, Cause, DeadLetter, ErrorClass, Failure, Header, Headers, History, LetterId, MAX_TEXT,
+    Message, Origin, Position, Reason, Resolution, Status, Timestamp,
 };
 use mongodb::bson::RawDocument;
 
@@ -99,29 +99,21 @@ impl<'d> Fields<'d> {
         state.retry_count = self.count("retry_count")?;
         state.updated_at = known().max().unwrap_or(died_at);
         state.last_retry_at = retried;
-        let (class, reason) = (self.reader.class, Reason::Exhausted);
-        let failure = self.long("error")?.map(|error| {
-            let mut failure = Failure::new(class, Cause::Error, "", &error);
-            failure.at = died_at;
-            failure
-        });
-        let service = self.text("source")?.map(Cow::into_owned);
-        let consumer = self.reader.consumer.clone();
-        let fingerprint = Fingerprint::of(&consumer, reason, failure.as_ref());
-        let cause = failure.as_ref().map(|failure| failure.cause);
-        let attempts = u32::from(failure.is_some());
         let mut history = History::new();
-        if let Some(failure) = failure {
+        if let Some(error) = self.long("error")? {
+            let mut failure = Failure::new(self.reader.class, Cause::Error, "", &error);
+            failure.at = died_at;
             history.push(Attempt { number: 1, generation: 0, failure });
         }
+        let service = self.text("source")?.map(Cow::into_owned);
+        let consumer = self.reader.consumer.clone();
         // Read again for another consumer, it is the same letter.
         let id = LetterId::of(&origin, None, "");
-        let mut letter = DeadLetter::identified(id, fingerprint, message, origin, consumer, reason);
+        let mut letter = DeadLetter::new(message, origin, consumer, Reason::Exhausted).with_id(id);
+        letter.class = self.reader.class;
+        letter = letter.with_history(history);
         letter.service = service.or_else(|| self.reader.service.clone());
-        letter.class = class;
-        letter.cause = cause;
-        letter.history = history;
-        letter.attempts = attempts;
+        letter.attempts = u32::from(letter.failure().is_some());
         letter.died_at = died_at;
         letter.attributes = std::mem::take(&mut self.attributes);
         letter.state = state;

@@ -298,7 +298,8 @@ impl Hand {
         self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Judges what became of the message, when no guard inside the stack has.
+    /// Judges what became of the message, where dead-letter routing has not: a layer around it may hand on a delivery that is
+    /// not this one's.
     pub(super) fn judge(&self, disposition: &Disposition) {
         let Some(ticket) = self.ticket() else { return };
         ticket.passed(match disposition {
@@ -398,5 +399,38 @@ impl Hand {
         let Postponed { after, history, attempts, .. } = postponed;
         self.held().made = Some((history, attempts));
         Verdict::Defer { after, why: "later messages of its key wait" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlq_core::{Message, Origin, Position};
+    use futures_util::FutureExt as _;
+    use metrics::Gauge;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::OutagePolicy;
+    use super::super::gate::Gate;
+    use super::super::health::Reporter;
+    use super::super::probation::Probation;
+    use super::*;
+
+    /// A handler may keep its delivery for as long as it likes, also in a task of its own.
+    #[test]
+    fn g4_a_run_that_is_cut_off_holds_up_nobody_whoever_keeps_its_delivery() {
+        let (gate, probation) = (
+            Gate::new(Some(OutagePolicy::new()), Reporter::new(), Gauge::noop()),
+            Probation::new(3, false),
+        );
+        let (run_loop, runs) = (Arc::new(RunLoop::new(CancellationToken::new())), probation.runs());
+        let hand =
+            Hand::new(&run_loop, gate.ticket(), (false, None), runs, (runs.turn_now(), None));
+        let origin = Origin::new("memory", "orders", Position::Offset(1));
+        let kept = Delivery::new(Message::new("orders", ""), origin);
+        let kept = kept.with_extension(Arc::clone(&hand));
+        assert!(runs.turn(Suspicion::Alone).now_or_never().is_none(), "it runs");
+        drop(Ending(hand));
+        assert!(runs.turn(Suspicion::Alone).now_or_never().is_some());
+        assert!(of(&kept).is_some_and(|hand| hand.ticket().is_none()));
     }
 }

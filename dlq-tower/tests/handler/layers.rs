@@ -453,7 +453,7 @@ where
     }
 }
 
-/// Whose attempt it is travels with the message.
+/// The handler of an attempt travels with the message.
 #[tokio::test]
 async fn a_shared_layer_may_call_its_service_in_another_task() {
     let journal = Journal::default();

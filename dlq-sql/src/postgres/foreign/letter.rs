@@ -6,9 +6,8 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use dlq_core::store::rules::born;
 use dlq_core::{
-    Attempt, Cause, DeadLetter, ErrorClass, Failure, Fingerprint, Headers, History, LetterId,
-    LetterState, MAX_TEXT, Message, Origin, Position, Reason, Resolution, Status, Timestamp,
-    bounded,
+    Attempt, Cause, DeadLetter, ErrorClass, Failure, Headers, History, LetterId, LetterState,
+    MAX_TEXT, Message, Origin, Position, Reason, Resolution, Status, Timestamp, bounded,
 };
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -129,24 +128,19 @@ impl<'r> Cells<'r> {
         let consumer = self.text(Field::Consumer)?.unwrap_or(&self.reader.consumer).to_owned();
         let class = self.word(Field::Class)?.unwrap_or(self.reader.class);
         let reason = self.word(Field::Reason)?.unwrap_or(Reason::Exhausted);
-        let failure = self.failure(class, died_at)?;
-        let state = self.state(&times)?;
-        let service = self.text(Field::Service)?.map(str::to_owned);
         let mut history = History::new();
-        let attempts = u32::from(failure.is_some());
-        let cause = failure.as_ref().map(|failure| failure.cause);
-        let fingerprint = Fingerprint::of(&consumer, reason, failure.as_ref());
-        if let Some(failure) = failure {
+        if let Some(failure) = self.failure(class, died_at)? {
             history.push(Attempt { number: 1, generation: 0, failure });
         }
+        let state = self.state(&times)?;
+        let service = self.text(Field::Service)?.map(str::to_owned);
         // Whoever's death it is said to be: read again for another consumer, it is the same letter.
         let id = LetterId::of(&origin, None, "");
-        let mut letter = DeadLetter::identified(id, fingerprint, message, origin, consumer, reason);
-        letter.service = service.or_else(|| self.reader.service.clone());
+        let mut letter = DeadLetter::new(message, origin, consumer, reason).with_id(id);
         letter.class = class;
-        letter.cause = cause;
-        letter.history = history;
-        letter.attempts = attempts;
+        letter = letter.with_history(history);
+        letter.service = service.or_else(|| self.reader.service.clone());
+        letter.attempts = u32::from(letter.failure().is_some());
         letter.died_at = died_at;
         letter.attributes = std::mem::take(&mut self.attributes);
         letter.state = state;
