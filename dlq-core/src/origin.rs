@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A place in a stream, topic or partition; ordered within one of them.
 ///
 /// Kafka and JetStream count (`Offset`), Redis Streams join a time and a counter (`Pair`). The text form is `42` or
-/// `1700000000000-3`.
+/// `1700000000000-3`. Another kind of position may be added in a minor release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Position {
     /// An offset or sequence number.
     Offset(u64),

@@ -6,15 +6,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{DeadLetter, Delivery, History, Origin, Timestamp, TransportError};
+use crate::{DeadLetter, Delivery, History, Origin, Timestamp, TransportError, TransportErrorKind};
 
 /// End of a delivery. The stack makes it and [`Settle`] carries it out.
 ///
 /// Whoever makes a `Dead` or `Escalated` for a delivery of the main or retry lane has *already* written the record
 /// durably and had it confirmed. For a delivery of [`Lane::Store`](crate::Lane::Store) the record is the claimed row
 /// itself, and settling is what writes it, in one conditional step.
+///
+/// A disposition may be added in a minor release. A transport [refuses](Self::unsupported) those that it does not know.
 #[derive(Clone, Debug)]
 #[must_use]
+#[non_exhaustive]
 pub enum Disposition {
     /// The handler succeeded.
     Succeeded,
@@ -36,6 +39,17 @@ pub enum Disposition {
         /// Minimum time to wait.
         after: Duration,
     },
+}
+
+impl Disposition {
+    /// Returns the error with which a transport refuses a disposition that it does not know. The delivery is unsettled, so
+    /// that the message comes again.
+    #[must_use]
+    pub fn unsupported(&self) -> TransportError {
+        let text =
+            "this version of the transport cannot carry its disposition out; upgrade the transport";
+        TransportError::new(TransportErrorKind::Unexpected, "settle a delivery").with_detail(text)
+    }
 }
 
 /// The one-shot handle by which a delivery is ended. It stays with the run loop.

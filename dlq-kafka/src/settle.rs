@@ -115,7 +115,11 @@ impl Settle for KafkaSettle {
                 self.give_back(after);
                 Ok(())
             }
-            done => self.done(&done),
+            done @ (Disposition::Succeeded
+            | Disposition::Duplicate
+            | Disposition::Dead(_)
+            | Disposition::Escalated { .. }) => self.done(&done),
+            unknown => Err(unknown.unsupported()),
         };
         self.come_back();
         if self.was_last() {
@@ -125,10 +129,13 @@ impl Settle for KafkaSettle {
     }
 
     fn settle_now(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
-        if matches!(disposition, Disposition::Deferred { .. }) {
-            return None;
-        }
-        let settled = self.done(disposition);
+        let settled = match disposition {
+            Disposition::Succeeded
+            | Disposition::Duplicate
+            | Disposition::Dead(_)
+            | Disposition::Escalated { .. } => self.done(disposition),
+            _ => return None,
+        };
         self.come_back();
         (!self.was_last()).then_some(settled)
     }

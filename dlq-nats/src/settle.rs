@@ -234,6 +234,7 @@ impl Settle for NatsSettle {
                 self.remove_aside().await;
                 Ok(())
             }
+            unknown => Err(unknown.unsupported()),
         }
     }
 

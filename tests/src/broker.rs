@@ -151,10 +151,14 @@ impl Settle for FileSettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         let later = match disposition {
             Disposition::Deferred { after } => Some(Instant::now() + after),
-            _ => {
+            Disposition::Succeeded
+            | Disposition::Duplicate
+            | Disposition::Dead(_)
+            | Disposition::Escalated { .. } => {
                 self.broker.note("ack", self.n)?;
                 None
             }
+            unknown => return Err(unknown.unsupported()),
         };
         let mut queue = self.broker.queue();
         queue.in_hand -= 1;

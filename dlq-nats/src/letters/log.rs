@@ -59,6 +59,10 @@ impl NatsLetters {
 
     /// A letter that has gone, was changed or lost a part is `None`.
     async fn letter_at(&self, sequence: u64) -> Result<Option<DeadLetter>, StoreError> {
+        // The server takes a request for the message 0 for an empty one, and not for one that is not there.
+        if sequence == 0 {
+            return Ok(None);
+        }
         let name = &self.stream.name;
         let kept = leader::get(&self.context, READING, name, Which::At(sequence)).await?;
         let Some(kept) = kept else { return Ok(None) };

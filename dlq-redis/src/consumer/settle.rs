@@ -132,6 +132,7 @@ impl Settle for RedisSettle {
                 let of = Of::Retry(Arc::clone(&self.shared.place.group), self.origin.clone());
                 self.acknowledge(self.shared.client.written().take(&of)).await
             }
+            unknown => Err(unknown.unsupported()),
         }
     }
 

@@ -205,5 +205,6 @@ fn beyond(position: dlq_core::Position) -> dlq_core::Position {
     match position {
         Offset(at) => Offset(at + 1_000_000),
         Pair(at, n) => Pair(at + 1_000_000, n),
+        _ => Offset(u64::MAX),
     }
 }

@@ -189,6 +189,8 @@ impl Shared {
 fn at(place: &Origin) -> usize {
     match place.position() {
         Position::Offset(at) | Position::Pair(at, _) => usize::try_from(at).unwrap_or(usize::MAX),
+        // Nothing stands there.
+        _ => usize::MAX,
     }
 }
 

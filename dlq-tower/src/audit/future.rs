@@ -95,7 +95,7 @@ impl Note {
             Disposition::Escalated { history, attempts, .. } => {
                 (Processed::Failed, None, *attempts, history.last().map(Failure::report))
             }
-            Disposition::Deferred { .. } => return,
+            _ => return,
         };
         let message = self.delivery.message();
         let row = ProcessedEvent {

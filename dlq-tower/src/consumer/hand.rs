@@ -306,7 +306,7 @@ impl Hand {
             Disposition::Succeeded | Disposition::Duplicate => Signal::Success,
             Disposition::Dead(letter) if letter.class == ErrorClass::Transient => Signal::Failure,
             Disposition::Escalated { .. } => Signal::Failure,
-            Disposition::Dead(_) | Disposition::Deferred { .. } => Signal::Neutral,
+            _ => Signal::Neutral,
         });
     }
 

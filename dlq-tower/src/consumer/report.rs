@@ -110,7 +110,8 @@ impl Outcome {
             Disposition::Succeeded | Disposition::Duplicate => Self::Handled,
             Disposition::Dead(_) => Self::Dead,
             Disposition::Escalated { .. } => Self::Retried,
-            Disposition::Deferred { .. } => Self::Deferred,
+            // What is not known here is refused by the transport, and comes again.
+            _ => Self::Deferred,
         }
     }
 }

@@ -67,7 +67,7 @@ where
                     Disposition::Succeeded => this.handles.success.increment(1),
                     Disposition::Duplicate => this.handles.duplicate.increment(1),
                     Disposition::Dead(_) => this.handles.dlq.increment(1),
-                    Disposition::Escalated { .. } | Disposition::Deferred { .. } => {}
+                    _ => {}
                 }
                 Ok(settlement)
             }

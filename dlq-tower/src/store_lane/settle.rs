@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::finish::{Finisher, Unfinished};
 use crate::stage::instant_after;
 
+const RECORDING: &str = "record the outcome of a claimed letter";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -65,8 +66,15 @@ impl<C: Claims> StoreSettle<C> {
 
 impl<C: Claims> Settle for StoreSettle<C> {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
-        let finish = finish_of(disposition);
         let give_up = instant_after(self.lease);
+        let finish = match finish_of(disposition) {
+            Ok(finish) => finish,
+            Err(unknown) => {
+                let why = StoreError::new(StoreErrorKind::Refused, RECORDING);
+                self.give_back(&why.with_detail(unknown.to_string()), give_up).await;
+                return Err(unknown);
+            }
+        };
         match self.record(&finish, give_up).await {
             Ok(Finished::Applied) => {
                 if let Finish::Dead(letter) = &finish {
@@ -88,7 +96,7 @@ impl<C: Claims> Settle for StoreSettle<C> {
                 if !error.is_transient() {
                     self.give_back(&error, give_up).await;
                 }
-                Err(unavailable("record the outcome of a claimed letter", error))
+                Err(unavailable(RECORDING, error))
             }
         }
     }
@@ -107,8 +115,9 @@ impl<C: Claims> Settle for StoreSettle<C> {
     }
 }
 
-fn finish_of(disposition: Disposition) -> Finish {
-    match disposition {
+/// The end of the claim; an error for a disposition that is not known here.
+fn finish_of(disposition: Disposition) -> Result<Finish, TransportError> {
+    Ok(match disposition {
         Disposition::Succeeded => Finish::Resolved(Resolution::Succeeded),
         Disposition::Duplicate => Finish::Resolved(Resolution::Duplicate),
         Disposition::Dead(letter) => Finish::Dead(letter),
@@ -116,7 +125,8 @@ fn finish_of(disposition: Disposition) -> Finish {
             Finish::Retry { due, history, attempts }
         }
         Disposition::Deferred { after } => Finish::Released { after },
-    }
+        unknown => return Err(unknown.unsupported()),
+    })
 }
 
 /// An error of the store, as one of a transport.

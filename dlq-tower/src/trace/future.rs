@@ -56,6 +56,7 @@ fn word(outcome: &Result<Settlement, RouteError>) -> &'static str {
             Disposition::Dead(_) => "dead",
             Disposition::Escalated { .. } => "escalated",
             Disposition::Deferred { .. } => "deferred",
+            _ => "unknown",
         },
         Err(_) => "unsettled",
     }

@@ -253,6 +253,7 @@ impl ScriptSettle {
             Disposition::Dead(_) => "dead",
             Disposition::Escalated { .. } => "escalated",
             Disposition::Deferred { .. } => "deferred",
+            unknown => return Err(unknown.unsupported()),
         };
         let mut world = self.broker.world();
         let world = &mut *world;

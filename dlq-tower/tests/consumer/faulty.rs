@@ -103,7 +103,7 @@ impl Store {
         }
         letters.sort_by_key(|letter| match letter.origin.position() {
             Position::Offset(offset) => offset,
-            Position::Pair(..) => u64::MAX,
+            _ => u64::MAX,
         });
         letters
     }

@@ -87,7 +87,7 @@ async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
     let counted = |letters: Vec<DeadLetter>| -> BTreeMap<u64, (bool, u32)> {
         let of = |letter: &DeadLetter| match letter.origin.position() {
             Position::Offset(offset) => offset,
-            Position::Pair(..) => unreachable!("the script counts"),
+            other => unreachable!("the script counts: {other}"),
         };
         let is_dead = |letter: &DeadLetter| letter.state.status == Status::Pending;
         letters.iter().map(|one| (of(one), (is_dead(one), one.attempts))).collect()

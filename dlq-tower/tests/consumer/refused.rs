@@ -39,7 +39,7 @@ impl Sink for Picky {
             let refused = self.refused.lock().unwrap();
             let is_refused = |letter: &DeadLetter| match letter.origin.position() {
                 Position::Offset(offset) => refused.0.contains(&offset),
-                Position::Pair(..) => false,
+                _ => false,
             };
             if letters.iter().any(is_refused) {
                 return Err(StoreError::new(refused.1, "put").with_detail("it is too large"));

@@ -71,7 +71,7 @@ pub(crate) fn policy(attempts: u32, delay: Duration) -> RetryPolicy {
 pub(crate) fn position(delivery: &Delivery) -> u64 {
     match delivery.origin().position() {
         Position::Offset(offset) => offset,
-        Position::Pair(..) => unreachable!("the script counts"),
+        other => unreachable!("the script counts: {other}"),
     }
 }
 
