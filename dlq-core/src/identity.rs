@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Message, Origin, Timestamp};
+use crate::{Message, Origin, Position, Timestamp};
 
 /// Hashes fields one after another, each with its length in front, so that no two lists of fields read the same.
 pub(crate) struct Fields {
@@ -47,6 +47,19 @@ impl Fields {
     fn add_option(&mut self, bytes: Option<&[u8]>) {
         self.bytes(&[u8::from(bytes.is_some())]);
         self.add(bytes.unwrap_or_default());
+    }
+
+    fn add_position(&mut self, position: &Position) {
+        if let Position::Opaque(..) = position {
+            self.add(position.to_string().as_bytes());
+            return;
+        }
+        let mut text = [0; 41];
+        let mut rest = &mut text[..];
+        // Two numbers and what stands between them: there is room.
+        let _ = write!(rest, "{position}");
+        let written = 41 - rest.len();
+        self.add(&text[..written]);
     }
 
     /// The first bytes of the hash.
@@ -167,12 +180,7 @@ impl LetterId {
         fields.add(origin.stream().as_bytes());
         fields
             .add_option(origin.partition().map(u32::to_le_bytes).as_ref().map(<[u8; 4]>::as_slice));
-        let mut position = [0; 41];
-        let mut rest = &mut position[..];
-        // Two numbers and what stands between them: there is room.
-        let _ = write!(rest, "{}", origin.position());
-        let written = 41 - rest.len();
-        fields.add(&position[..written]);
+        fields.add_position(origin.position());
         fields.add_option(
             published_at.map(|at| at.as_nanos().to_le_bytes()).as_ref().map(<[u8; 8]>::as_slice),
         );
@@ -328,7 +336,6 @@ impl fmt::Debug for BindingKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Position;
 
     fn origin() -> Origin {
         Origin::new("memory", "orders", Position::Offset(7))

@@ -311,7 +311,7 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     letter.service = service;
     letter.class = class;
     letter.cause = cause;
-    // In the order of the columns, from here on too.
+    // Fields are read in the order of the columns.
     letter.attempts = fields.count()?;
     letter.crashes = fields.count()?;
     letter.deliveries = fields.count()?;

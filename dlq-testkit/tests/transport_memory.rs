@@ -189,7 +189,7 @@ async fn a_crash_ends_every_lease_of_the_group_at_once() {
     let mut positions = Vec::new();
     for _ in 0..3 {
         let (delivery, settle) = heir.next().await.unwrap().unwrap();
-        positions.push(delivery.origin().position());
+        positions.push(delivery.origin().position().clone());
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     assert_eq!(start.elapsed(), Duration::ZERO);

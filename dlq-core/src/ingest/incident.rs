@@ -144,7 +144,7 @@ impl Incident {
             again,
             topic: place.stream().to_owned(),
             partition: place.partition(),
-            offset: place.position(),
+            offset: place.position().clone(),
             letter: letter.map(IncidentLetter::of),
         }
     }
@@ -167,7 +167,7 @@ impl IncidentLetter {
             subject: message.subject().to_owned(),
             original_topic: origin.stream().to_owned(),
             original_partition: origin.partition(),
-            original_offset: origin.position(),
+            original_offset: origin.position().clone(),
             original_timestamp: message.published_at(),
         }
     }

@@ -192,7 +192,7 @@ async fn what_is_refused_is_set_aside_and_blocks_nobody() {
     assert_eq!(broker.left(), 0);
     let aside: Vec<_> = told.iter().filter(|told| told.outcome == Outcome::SetAside).collect();
     assert_eq!(aside[0].letter.as_ref().map(|letter| letter.letter), Some(letter(2).id));
-    assert_eq!((aside[1].letter.as_ref(), aside[1].offset), (None, Position::Offset(3)));
+    assert_eq!((aside[1].letter.as_ref(), &aside[1].offset), (None, &Position::Offset(3)));
     assert!(aside.iter().all(|told| told.detail.is_some()));
 }
 

@@ -349,9 +349,9 @@ impl World {
         let group = stream.groups.get(group).unwrap_or(&none);
         let entry = |(key, entry): (&Key, &Entry)| match (key, &entry.record) {
             (Key::Main(index), _) => Some((position(*index), Lane::Main)),
-            (Key::Record(_), record) => {
-                record.as_ref().map(|record| (record.delivery.origin().position(), Lane::Retry))
-            }
+            (Key::Record(_), record) => record
+                .as_ref()
+                .map(|record| (record.delivery.origin().position().clone(), Lane::Retry)),
         };
         let fresh = (group.taken..stream.log.len()).map(|index| (position(index), Lane::Main));
         group.entries.iter().filter_map(entry).chain(fresh).collect()
@@ -363,12 +363,12 @@ impl Group {
     fn holds(&self, delivery: &Delivery) -> bool {
         let place = delivery.origin().position();
         self.entries.iter().any(|(key, entry)| {
-            let own = match (key, &entry.record) {
-                (Key::Main(index), _) => position(*index),
-                (Key::Record(_), Some(record)) => record.delivery.origin().position(),
+            let is_own = match (key, &entry.record) {
+                (Key::Main(index), _) => position(*index) == *place,
+                (Key::Record(_), Some(record)) => record.delivery.origin().position() == place,
                 (Key::Record(_), None) => return false,
             };
-            entry.out.is_some() && own == place
+            entry.out.is_some() && is_own
         })
     }
 

@@ -30,7 +30,7 @@ impl Original {
         transport: impl Into<Arc<str>>,
         cluster: impl Into<Arc<str>>,
     ) -> Option<Origin> {
-        let origin = Origin::new(transport, self.topic.as_deref()?, self.offset?);
+        let origin = Origin::new(transport, self.topic.as_deref()?, self.offset.clone()?);
         let origin = origin.with_cluster(cluster);
         Some(match self.partition {
             Some(partition) => origin.with_partition(partition),

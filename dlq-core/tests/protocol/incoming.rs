@@ -123,7 +123,7 @@ fn g2_an_identity_copied_onto_another_message_is_not_believed() {
     }
     // Nor the same bytes at another broker.
     for elsewhere in
-        [stands().with_cluster("b"), Origin::new("kafka", "orders", stands().position())]
+        [stands().with_cluster("b"), Origin::new("kafka", "orders", stands().position().clone())]
     {
         let message = letter.message.clone().with_headers(headers());
         assert_eq!(incoming().message(message, elsewhere, split).generation(), 0);

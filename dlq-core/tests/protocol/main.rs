@@ -59,6 +59,18 @@ fn a_death_is_read_back() {
     assert_eq!(claimed(&decoded, &letter.message), Some((letter.death(), letter.origin)));
 }
 
+#[test]
+fn an_opaque_position_is_read_back() {
+    let message = Message::new("orders", "payload");
+    let mut letter = letter(message, "e", 1);
+    let position = Position::opaque(vec![0xfe; Position::MAX_OPAQUE]).unwrap();
+    letter.origin = letter.origin.with_position(position.clone());
+    letter.id = LetterId::of(&letter.origin, None, &letter.consumer);
+    let (_, decoded) = protocol::split(&protocol::on_death(&letter));
+    assert_eq!((decoded.invalid.len(), &decoded.original.offset), (0, &Some(position)));
+    assert_eq!(claimed(&decoded, &letter.message), Some((letter.death(), letter.origin)));
+}
+
 /// Returns what a consumer without a secret believes of a message of the main lane.
 fn claimed(decoded: &Decoded, message: &Message) -> Option<(Death, Origin)> {
     let claimed = decoded.claimed(message, "payments.charge", &read_at(), None)?;

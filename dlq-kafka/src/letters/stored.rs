@@ -59,7 +59,7 @@ impl<'a> Pointer<'a> {
     /// Returns true if the pointer leads to the position where the message was born.
     fn is_to(&self, origin: &Origin) -> bool {
         (origin.stream(), origin.partition()) == (self.topic, Some(self.partition))
-            && origin.position() == Position::Offset(self.offset)
+            && *origin.position() == Position::Offset(self.offset)
     }
 }
 

@@ -96,7 +96,7 @@ async fn who_died_with_letters_in_hand_leaves_them_to_the_next() {
     topic.commit(&group(&topic), 4, &died.to_string());
     let mut feed = open(&topic, STORE).await.unwrap();
     let fed = next(&mut feed, 100).await;
-    assert_eq!(fed[0].place.position(), Position::Offset(4));
+    assert_eq!(*fed[0].place.position(), Position::Offset(4));
     assert!(fed.iter().all(|fed| fed.again), "{fed:?}");
     confirm(&mut feed).await;
     topic.write(10..11).await;

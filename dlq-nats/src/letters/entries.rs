@@ -153,9 +153,9 @@ pub(super) fn letter_of(entry: &mut Entry) -> Option<(u64, &mut DeadLetter)> {
 }
 
 /// Returns the sequence that a position names; 0, which no message has, for a position of another kind.
-pub(super) fn sequence(position: Position) -> u64 {
+pub(super) fn sequence(position: &Position) -> u64 {
     match position {
-        Position::Offset(sequence) | Position::Pair(sequence, _) => sequence,
+        Position::Offset(sequence) | Position::Pair(sequence, _) => *sequence,
         _ => 0,
     }
 }

@@ -357,7 +357,7 @@ pub(crate) async fn read(
     let reading = Reading::of(letters.clone(), Range::all()).await?;
     let mut found = Vec::new();
     for row in reading.rows(filter).await? {
-        let Position::Offset(sequence) = row.place.position() else { unreachable!("{row:?}") };
+        let &Position::Offset(sequence) = row.place.position() else { unreachable!("{row:?}") };
         let letter = reading.get(row.letter.id).await?;
         found.extend(letter.map(|letter| StoredLetter { letter, sequence }));
     }

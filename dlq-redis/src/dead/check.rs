@@ -69,7 +69,7 @@ pub(super) async fn others(
                 Content::Foreign => foreign += 1,
                 Content::Damaged(_) => damaged += 1,
             }
-            first.get_or_insert(entry.place.position());
+            first.get_or_insert_with(|| entry.place.position().clone());
         }
     }
     Ok(first.map(|first| {

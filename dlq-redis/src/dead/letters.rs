@@ -156,8 +156,8 @@ impl RedisLetters {
 /// The place that a position names; `0-0`, which no entry has, for a position of another kind.
 pub(super) fn place_of(origin: &Origin) -> Place {
     match origin.position() {
-        Position::Pair(millis, number) => (millis, number),
-        Position::Offset(millis) => (millis, 0),
+        Position::Pair(millis, number) => (*millis, *number),
+        Position::Offset(millis) => (*millis, 0),
         _ => (0, 0),
     }
 }

@@ -200,11 +200,11 @@ async fn at<F: LogFixture>(
 }
 
 /// A position that nothing stands at.
-fn beyond(position: dlq_core::Position) -> dlq_core::Position {
+fn beyond(position: &dlq_core::Position) -> dlq_core::Position {
     use dlq_core::Position::{Offset, Pair};
     match position {
         Offset(at) => Offset(at + 1_000_000),
-        Pair(at, n) => Pair(at + 1_000_000, n),
+        Pair(at, n) => Pair(at + 1_000_000, *n),
         _ => Offset(u64::MAX),
     }
 }

@@ -188,7 +188,7 @@ impl Shared {
 /// The number of an entry.
 fn at(place: &Origin) -> usize {
     match place.position() {
-        Position::Offset(at) | Position::Pair(at, _) => usize::try_from(at).unwrap_or(usize::MAX),
+        Position::Offset(at) | Position::Pair(at, _) => usize::try_from(*at).unwrap_or(usize::MAX),
         // Nothing stands there.
         _ => usize::MAX,
     }

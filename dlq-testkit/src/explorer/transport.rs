@@ -52,10 +52,10 @@ impl Source for SteppedSource {
         match self.process.arrives("receive") {
             Ok(()) => {
                 let (delivery, inner) = arrived;
-                let position = delivery.origin().position();
+                let position = delivery.origin().position().clone();
                 let mut delivery = received(delivery);
                 if self.process.world.flaw == Some(Flaw::CountsDeferrals) {
-                    let counted = delivery.attempt() + self.process.world.given_back(position);
+                    let counted = delivery.attempt() + self.process.world.given_back(&position);
                     delivery = delivery.with_attempt(counted);
                 }
                 let mut settle = SteppedSettle {

@@ -271,7 +271,7 @@ impl World {
         if delivery.attempt() as usize > made + 1 {
             let attempt = delivery.attempt();
             let what = format!("message {} is at attempt {attempt} after {made} runs", story + 1);
-            self.violated(match self.given_back(position(story)) {
+            self.violated(match self.given_back(&position(story)) {
                 0 => format!("G3: {what} in generation {generation}"),
                 times => format!("G10: {what}, and was given back {times} times"),
             });
@@ -319,8 +319,8 @@ impl World {
     }
 
     /// Returns the number of times that the message was given back.
-    pub(super) fn given_back(&self, position: Position) -> u32 {
-        self.tally().given_back.get(&position).copied().unwrap_or(0)
+    pub(super) fn given_back(&self, position: &Position) -> u32 {
+        self.tally().given_back.get(position).copied().unwrap_or(0)
     }
 
     /// A process stands still until then.

@@ -176,7 +176,7 @@ pub async fn a_letter_of_another_cluster_has_no_address<F: OutboxFixture>(fixtur
     // A second one of the same cluster is refused.
     let error = outboxes.add(fixture.outbox("two").await).expect_err("there is one");
     assert!(error.to_string().contains("two addresses"), "{error}");
-    letter.origin = Origin::new("elsewhere", "orders", letter.origin.position());
+    letter.origin = Origin::new("elsewhere", "orders", letter.origin.position().clone());
     let error = outboxes.route(&letter, &Target::Origin).expect_err("it was born elsewhere");
     assert!(error.to_string().contains("elsewhere"), "{error}");
 }

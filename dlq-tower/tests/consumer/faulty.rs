@@ -102,7 +102,7 @@ impl Store {
             letters.push(self.inner.get(summary.id).await.unwrap().unwrap());
         }
         letters.sort_by_key(|letter| match letter.origin.position() {
-            Position::Offset(offset) => offset,
+            Position::Offset(offset) => *offset,
             _ => u64::MAX,
         });
         letters

@@ -86,7 +86,7 @@ async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
     // What was counted of each until then. Letters are dead, records wait for their next attempt.
     let counted = |letters: Vec<DeadLetter>| -> BTreeMap<u64, (bool, u32)> {
         let of = |letter: &DeadLetter| match letter.origin.position() {
-            Position::Offset(offset) => offset,
+            Position::Offset(offset) => *offset,
             other => unreachable!("the script counts: {other}"),
         };
         let is_dead = |letter: &DeadLetter| letter.state.status == Status::Pending;
@@ -290,7 +290,9 @@ async fn a_message_that_is_itself_at_fault_dies_and_ends_no_recovery() {
     broker.until_empty().await;
     let report = running.remove(0).stop().await;
     let letters = store.letters().await;
-    assert!(letters.iter().any(|letter| letter.origin.position() == dlq_core::Position::Offset(0)));
+    assert!(
+        letters.iter().any(|letter| *letter.origin.position() == dlq_core::Position::Offset(0))
+    );
     assert!(letters.len() <= buried + 1, "{} letters, {buried} before", letters.len());
     assert_eq!(report.dead as usize, letters.len());
     assert_eq!(report.handled as usize, 60 - letters.len());

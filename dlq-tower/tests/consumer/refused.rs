@@ -38,7 +38,7 @@ impl Sink for Picky {
         {
             let refused = self.refused.lock().unwrap();
             let is_refused = |letter: &DeadLetter| match letter.origin.position() {
-                Position::Offset(offset) => refused.0.contains(&offset),
+                Position::Offset(offset) => refused.0.contains(offset),
                 _ => false,
             };
             if letters.iter().any(is_refused) {

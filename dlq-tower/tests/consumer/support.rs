@@ -70,7 +70,7 @@ pub(crate) fn policy(attempts: u32, delay: Duration) -> RetryPolicy {
 /// Which message a delivery is.
 pub(crate) fn position(delivery: &Delivery) -> u64 {
     match delivery.origin().position() {
-        Position::Offset(offset) => offset,
+        Position::Offset(offset) => *offset,
         other => unreachable!("the script counts: {other}"),
     }
 }

@@ -94,7 +94,7 @@ impl fmt::Display for Copies {
 
 fn message_of(letter: &DeadLetter) -> u64 {
     let origin = &letter.origin;
-    let (Position::Offset(offset), Some(partition)) = (origin.position(), origin.partition())
+    let (&Position::Offset(offset), Some(partition)) = (origin.position(), origin.partition())
     else {
         panic!("{letter:?}")
     };

@@ -47,7 +47,7 @@ async fn letters(store: &SqliteStore) -> BTreeMap<u64, Vec<DeadLetter>> {
     let all = store.list(Filter::new(), PageRequest::new().with_limit(10_000)).await.unwrap();
     for summary in all.letters {
         let letter = store.get(summary.id).await.unwrap().unwrap();
-        let Position::Offset(n) = letter.origin.position() else { panic!("{}", letter.origin) };
+        let &Position::Offset(n) = letter.origin.position() else { panic!("{}", letter.origin) };
         found.entry(n).or_default().push(letter);
     }
     found

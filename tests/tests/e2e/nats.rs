@@ -96,7 +96,7 @@ impl World for Nats {
         };
         let letters = timeout(PATIENCE, read).await.expect("they can be read in the end");
         let numbered = letters.into_iter().map(|row| {
-            let Position::Offset(sequence) = row.letter.origin.position() else {
+            let &Position::Offset(sequence) = row.letter.origin.position() else {
                 panic!("{row:?}")
             };
             (sequence - 1, row.letter)

@@ -79,8 +79,8 @@ async fn one_letter_does_not_stop_the_others() {
     shop.create("others-compacted", 1, &[("cleanup.policy", "compact")]).await;
     let mut dead = shop.dead(0..30);
     let move_to = |letter: &mut dlq_core::DeadLetter, topic: &str| {
-        letter.origin =
-            dlq_core::Origin::new("kafka", topic, letter.origin.position()).with_partition(0);
+        letter.origin = dlq_core::Origin::new("kafka", topic, letter.origin.position().clone())
+            .with_partition(0);
     };
     // Too large for their topic, beside others that are not.
     for (number, letter) in dead.iter_mut().enumerate().take(20).skip(10) {

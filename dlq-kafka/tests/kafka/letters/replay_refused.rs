@@ -59,10 +59,10 @@ async fn what_may_not_be_written_is_said_of_the_letters_that_it_is_about() {
     }
     let mut dead = shop.dead(0..40);
     for letter in dead.iter_mut().filter(|letter| letter.origin.partition() == Some(1)) {
-        letter.origin =
-            dlq_core::Origin::new("kafka", "closed", letter.origin.position()).with_partition(0);
+        letter.origin = dlq_core::Origin::new("kafka", "closed", letter.origin.position().clone())
+            .with_partition(0);
     }
-    let at = dead[0].origin.position();
+    let at = dead[0].origin.position().clone();
     dead[0].origin = dlq_core::Origin::new("kafka", "hidden", at).with_partition(0);
     let letters = shop.bury(&dead).await;
     // One that may be seen, and one that may not.

@@ -29,7 +29,7 @@ fn consumer(name: &str, filter: &str) -> pull::Config {
 /// A letter of a message that stood on this stream.
 fn born_at(stream: &str, subject: &str, number: u32) -> DeadLetter {
     let mut letter = dead([number]).remove(0);
-    letter.origin = Origin::new("nats", stream, letter.origin.position());
+    letter.origin = Origin::new("nats", stream, letter.origin.position().clone());
     let payload = letter.message.payload().unwrap().clone();
     letter.message = Message::new(subject, payload);
     letter

@@ -48,7 +48,7 @@ async fn at_work(server: &Server) -> Vec<DeadLetter> {
     server.context.create_stream(config).await.unwrap();
     let mut dead = dead(0..3);
     for letter in &mut dead {
-        letter.origin = Origin::new("nats", "WORK", letter.origin.position());
+        letter.origin = Origin::new("nats", "WORK", letter.origin.position().clone());
         letter.message = Message::new("work", letter.message.payload().unwrap().clone());
     }
     dead

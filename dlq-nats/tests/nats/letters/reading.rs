@@ -143,7 +143,7 @@ impl Scan {
 
     async fn next(&mut self) -> Result<Option<(u64, DeadLetter)>, StoreError> {
         let Some(entry) = self.0.next(1).await?.pop() else { return Ok(None) };
-        let (Position::Offset(at), Content::Letter(letter)) =
+        let (&Position::Offset(at), Content::Letter(letter)) =
             (entry.place.position(), entry.content)
         else {
             panic!("only letters were written")

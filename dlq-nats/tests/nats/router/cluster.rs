@@ -60,7 +60,7 @@ async fn letters(client: &Client, messages: usize) -> BTreeMap<u64, Vec<DeadLett
             let mut found = BTreeMap::<u64, Vec<DeadLetter>>::new();
             // A leader may have been killed a moment ago.
             for stored in read(&letters, &Filter::new()).await.unwrap_or_default() {
-                let Position::Offset(sequence) = stored.letter.origin.position() else { panic!() };
+                let &Position::Offset(sequence) = stored.letter.origin.position() else { panic!() };
                 found.entry(sequence).or_default().push(stored.letter);
             }
             if found.len() >= messages {
