@@ -158,7 +158,7 @@ async fn documents_that_cannot_be_read_are_said_and_counted() {
         document.remove(name);
         document
     };
-    let bad = vec![
+    let bad = [
         without(1, "event_name"),
         with(2, "event_name", 7_i32.into()),
         with(3, "retry_count", (-1_i32).into()),
