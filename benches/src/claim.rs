@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use dlq_core::store::rules::born;
-use dlq_core::store::{Actor, ClaimRequest, Claims as _, Finish, Upkeep as _};
+use dlq_core::store::{Actor, ClaimRequest, Claims as _, Finish, Maintenance as _};
 use dlq_core::{DeadLetter, Resolution, Sink as _, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dlq_core::memory::{MemoryBroker, MemorySink};
-use dlq_core::protocol::of_escalation;
-use dlq_core::{Delivery, Escalation, Fingerprint, Message, Reason, RetryLane, StoreError};
+use dlq_core::protocol::of_delayed_retry;
+use dlq_core::{DelayedRetry, Delivery, Fingerprint, Message, Reason, RetryQueue, StoreError};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
 use dlq_tower::extract::State;
@@ -38,21 +38,21 @@ struct Later(Arc<Mutex<Waiting>>);
 #[derive(Debug, Default)]
 struct Waiting {
     told: Vec<oneshot::Sender<()>>,
-    last: Option<Escalation>,
+    last: Option<DelayedRetry>,
 }
 
-fn encode(escalation: &Escalation) -> usize {
-    of_escalation(escalation).len()
+fn encode(delayed_retry: &DelayedRetry) -> usize {
+    of_delayed_retry(delayed_retry).len()
 }
 
-impl RetryLane for Later {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        black_box(encode(&escalation));
+impl RetryQueue for Later {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        black_box(encode(&delayed_retry));
         let (tell, told) = oneshot::channel();
         {
             let mut waiting = self.0.lock().expect("nobody panics");
             waiting.told.push(tell);
-            waiting.last = Some(escalation);
+            waiting.last = Some(delayed_retry);
         }
         // A process that ends confirms nothing.
         let _ = told.await;
@@ -74,14 +74,14 @@ impl Later {
 
 pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
     let count = size.pick(2_000, 100_000);
-    let lane = Later::default();
+    let queue = Later::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut best = Duration::MAX;
     let mut allocations = 0;
     for _ in 0..size.pick(1, 5) {
         let mut time = Duration::ZERO;
         let counted = allocation_counter::measure(|| {
-            time = runtime.block_on(once(count, lane.clone())).expect("every message is settled");
+            time = runtime.block_on(once(count, queue.clone())).expect("every message is settled");
         });
         let filled = allocation_counter::measure(|| drop(fill(count)));
         allocations = counted.count_total - filled.count_total;
@@ -92,7 +92,7 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
         "{:<44} {each:>8.1} ns {allocations:>6.2} allocations",
         "the consumer, postponing all"
     );
-    let last = lane.0.lock().expect("nobody panics").last.take().ok_or("nothing was postponed")?;
+    let last = queue.0.lock().expect("nobody panics").last.take().ok_or("nothing was postponed")?;
     let rounds = size.pick(1, 9);
     let show = |name: &str, step: &dyn Fn()| {
         let time = fastest(rounds, || (), |()| (0..count).for_each(|_| step()));
@@ -106,7 +106,7 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
     show("the fingerprint and the headers", &|| {
         black_box(encode(&last));
     });
-    show("a copy of the escalation", &|| {
+    show("a copy of the delayed_retry", &|| {
         drop(black_box(last.clone()));
     });
     Ok(())
@@ -120,16 +120,16 @@ fn fill(count: usize) -> MemoryBroker {
     broker
 }
 
-async fn once(count: usize, lane: Later) -> Result<Duration, Box<dyn std::error::Error>> {
+async fn once(count: usize, queue: Later) -> Result<Duration, Box<dyn std::error::Error>> {
     let broker = fill(count);
     let counting = Arc::new(Counting { left: AtomicUsize::new(count), done: Notify::new() });
     let mut confirming = JoinSet::new();
-    confirming.spawn(lane.clone().confirm());
+    confirming.spawn(queue.clone().confirm());
     let consumer = Consumer::builder(broker.source("bench").with_prefetch(256))
         .handler(work::handler().with_state(Arc::clone(&counting)).build()?)
-        .retry_lane(lane)
+        .retry_queue(queue)
         .sink(MemorySink::new())
-        .max_in_hand(1_024)
+        .max_in_flight(1_024)
         .without_outage_protection()
         .build()?;
     let start = Instant::now();

@@ -86,7 +86,7 @@ async fn once(count: u64, fails: bool) -> Result<Duration, Box<dyn std::error::E
     let consumer = Consumer::builder(broker.source("bench"))
         .handler(stack)
         .sink(MemorySink::new())
-        .retry_lane(broker.retry_lane())
+        .retry_queue(broker.retry_queue())
         .build()?;
     let done = Arc::clone(&state.done);
     let start = Instant::now();

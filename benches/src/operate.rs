@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use dlq_core::store::rules::born;
 use dlq_core::store::{
-    Actor, ClaimRequest, ClaimToken, Claims as _, Control, Letters as _, Mark, OperationSpec,
-    Operations as _, Selection, Upkeep as _,
+    Actor, ClaimRequest, ClaimToken, Claims as _, Control, Letters as _, Maintenance as _, Mark,
+    OperationSpec, Operations as _, Selection,
 };
 use dlq_core::{Filter, Sink as _, Timestamp};
 use dlq_sql::sqlite::SqliteStore;

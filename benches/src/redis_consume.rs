@@ -170,7 +170,7 @@ async fn consume(
     let consumer = Consumer::on(messages, &client)
         .handler(work::handler().with_state(state.clone()).build()?)
         .without_crash_marks()
-        .max_in_hand(IN_FLIGHT)
+        .max_in_flight(IN_FLIGHT)
         .open()
         .await?;
     state.measure(consumer, count).await

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dlq_core::store::{ClaimRequest, Claims as _, Letters as _, Upkeep as _};
+use dlq_core::store::{ClaimRequest, Claims as _, Letters as _, Maintenance as _};
 use dlq_core::{Filter, Order, PageRequest, Sink as _, Status};
 use dlq_redis::RedisClient;
 use dlq_redis::redis;

@@ -29,7 +29,7 @@ where
             say!("dlq: ending; once more to end at once");
             let _ = ask.send(());
             signals.next().await;
-        } => Err(CliError::failed("ended at once; what was in hand comes again")),
+        } => Err(CliError::failed("ended at once; what was in flight comes again")),
     }
 }
 

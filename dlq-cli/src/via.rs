@@ -187,8 +187,8 @@ pub(crate) async fn survey(
     for (to, why) in &found.closed {
         say!("letters for {} will be refused: {}", escape(&to.to_string()), escape(why));
     }
-    for hearer in &found.hearers {
-        say!("{} will hear them", escape(&hearer.to_string()));
+    for subscriber in &found.subscribers {
+        say!("{} will hear them", escape(&subscriber.to_string()));
     }
     for note in &found.notes {
         say!("note: {}", escape(note));

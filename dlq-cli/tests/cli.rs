@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, OperationSpec,
-    Operations as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, Maintenance as _,
+    OperationSpec, Operations as _,
 };
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Filter, History, Message, Origin, Position,

@@ -163,10 +163,10 @@ pub struct DeadLetter {
     /// Runs that ended with the process.
     pub crashes: u32,
     /// Hops to a slower retry stage.
-    pub escalations: u32,
+    pub delayed_retries: u32,
     /// The group of errors it belongs to.
     pub fingerprint: Fingerprint,
-    /// When it died (or, for a retry record, when it was escalated).
+    /// When it died (or, for a retry record, when it was enqueued).
     pub died_at: Timestamp,
     /// True if the death was witnessed; false if it was only reported by somebody else.
     pub confirmed: bool,
@@ -218,7 +218,7 @@ impl DeadLetter {
             attempts: 0,
             deliveries: 0,
             crashes: 0,
-            escalations: 0,
+            delayed_retries: 0,
             fingerprint,
             died_at: Timestamp::EPOCH,
             confirmed: true,
@@ -296,7 +296,7 @@ impl DeadLetter {
                 attempts,
                 deliveries,
                 crashes,
-                escalations,
+                delayed_retries,
                 fingerprint,
                 died_at,
                 confirmed,

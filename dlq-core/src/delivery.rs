@@ -10,11 +10,11 @@ use crate::{Death, Failure, History, LetterId, Message, Origin};
 /// Way by which a delivery came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Lane {
+pub enum DeliveredFrom {
     /// From the source itself.
     #[default]
     Main,
-    /// From the transport's retry lane, with earlier attempts in its headers.
+    /// From the transport's retry queue, with earlier attempts in its headers.
     Retry,
     /// From a store: a claimed letter or retry record, whose row records what becomes of it.
     Store,
@@ -43,10 +43,10 @@ struct Shared {
     origin: Origin,
     /// Stream or topic where the message was read, if it was born elsewhere.
     previous: Option<Arc<str>>,
-    lane: Lane,
+    delivered_from: DeliveredFrom,
     deliveries: u32,
     crashes: u32,
-    escalations: u32,
+    delayed_retries: u32,
     replays: u32,
     generation: u32,
     letter: Option<LetterId>,
@@ -101,10 +101,10 @@ impl Delivery {
                 consumer: consumer.into(),
                 origin,
                 previous: None,
-                lane: Lane::Main,
+                delivered_from: DeliveredFrom::Main,
                 deliveries: 1,
                 crashes: 0,
-                escalations: 0,
+                delayed_retries: 0,
                 replays: 0,
                 generation: 0,
                 letter: None,
@@ -145,9 +145,9 @@ impl Delivery {
         self
     }
 
-    /// Sets by which way it came. Defaults to [`Lane::Main`].
-    pub fn with_lane(self, lane: Lane) -> Self {
-        self.change(|shared| shared.lane = lane)
+    /// Sets by which way it came. Defaults to [`DeliveredFrom::Main`].
+    pub fn with_delivered_from(self, delivered_from: DeliveredFrom) -> Self {
+        self.change(|shared| shared.delivered_from = delivered_from)
     }
 
     /// Sets the topic or subject of the retry stage that it was read from. Defaults to that of the message.
@@ -166,9 +166,9 @@ impl Delivery {
         self.change(|shared| shared.crashes = crashes)
     }
 
-    /// Sets how often it has been escalated to a slower retry stage. Defaults to 0.
-    pub fn with_escalations(self, escalations: u32) -> Self {
-        self.change(|shared| shared.escalations = escalations)
+    /// Sets how often it has gone through the retry queue. Defaults to 0.
+    pub fn with_delayed_retries(self, delayed_retries: u32) -> Self {
+        self.change(|shared| shared.delayed_retries = delayed_retries)
     }
 
     /// Sets how often it has been sent back from the dead letters. Defaults to 0.
@@ -269,8 +269,8 @@ impl Delivery {
 
     /// Returns the way by which the delivery came.
     #[must_use]
-    pub fn lane(&self) -> Lane {
-        self.shared.lane
+    pub fn delivered_from(&self) -> DeliveredFrom {
+        self.shared.delivered_from
     }
 
     /// The topic or subject that it was read from: that of the retry stage it comes from, else that of the message.
@@ -293,8 +293,8 @@ impl Delivery {
 
     /// Hops to a slower retry stage so far.
     #[must_use]
-    pub fn escalations(&self) -> u32 {
-        self.shared.escalations
+    pub fn delayed_retries(&self) -> u32 {
+        self.shared.delayed_retries
     }
 
     /// Times it was sent back from the dead letters.
@@ -359,7 +359,7 @@ impl fmt::Debug for Delivery {
         f.debug_struct("Delivery")
             .field("consumer", &self.shared.consumer)
             .field("origin", &self.shared.origin)
-            .field("lane", &self.shared.lane)
+            .field("delivered_from", &self.shared.delivered_from)
             .field("attempt", &self.attempt)
             .field("deliveries", &self.shared.deliveries)
             .field("crashes", &self.shared.crashes)

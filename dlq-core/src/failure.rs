@@ -425,7 +425,7 @@ pub struct Attempt {
     pub failure: Failure,
 }
 
-/// Every attempt at a message, oldest first, across escalations, deaths and replays.
+/// Every attempt at a message, oldest first, across delayed_retries, deaths and replays.
 ///
 /// Bounded: past [`History::MAX`] attempts those in the middle are dropped and counted, so that the first and the
 /// latest ones stay.

@@ -3,13 +3,14 @@
 //! This crate knows no broker, no database and no `tower`. It has the words ([`Message`], [`Delivery`], [`Failure`],
 //! [`DeadLetter`], …), the decisions (classification, [retry policies](policy), [fingerprints](fingerprint), the
 //! [header protocol](protocol)), the traits that transports and stores implement ([`Source`], [`Settle`],
-//! [`RetryLane`], [`store`]) and in-memory implementations ([`memory`], [`idempotency::memory`]; a store in memory is in
+//! [`RetryQueue`], [`store`]) and in-memory implementations ([`memory`], [`idempotency::memory`]; a store in memory is in
 //! `dlq-letters`).
 //!
 //! Most programs use it through `dlq-tower`, which re-exports it.
 
 mod bytes_text;
 mod clock;
+mod crash_marks;
 mod dead_letter;
 mod delivery;
 mod error;
@@ -20,7 +21,6 @@ pub mod fingerprint;
 pub mod idempotency;
 mod identity;
 pub mod ingest;
-mod lane;
 pub mod log;
 pub mod memory;
 mod message;
@@ -28,17 +28,18 @@ mod origin;
 pub mod outbox;
 mod page;
 pub mod policy;
-mod probation;
 pub mod protocol;
 pub mod replay;
+mod retry_queue;
 mod source;
 pub mod store;
 mod subject;
 mod transport;
 
 pub use clock::{Clock, InvalidTimestamp, SharedClock, SystemClock, Timestamp, TokioClock};
+pub use crash_marks::{BoxCrashMarks, CrashMarks};
 pub use dead_letter::{DeadLetter, LetterState, LetterSummary, Resolution, Status};
-pub use delivery::{Delivery, Lane};
+pub use delivery::{DeliveredFrom, Delivery};
 pub use error::{BoxError, StoreError, StoreErrorKind, TransportError, TransportErrorKind};
 pub use failure::{
     Attempt, Cause, Classification, Classifier, Classify, ErrorClass, Failure, History, MAX_CHAIN,
@@ -48,12 +49,11 @@ pub use filter::{Filter, searchable};
 pub use finding::{Finding, Severity};
 pub use fingerprint::Fingerprint;
 pub use identity::{Binding, BindingKey, Death, InvalidId, LetterId, OperationId};
-pub use lane::{BoxRetryLane, Escalation, RetryLane};
 pub use message::{Header, Headers, Message};
 pub use origin::{InvalidPosition, Origin, Position};
 pub use page::{Cursor, InvalidCursor, Order, Page, PageRequest};
 pub use policy::RetryPolicy;
-pub use probation::{BoxCrashMarks, CrashMarks};
+pub use retry_queue::{BoxRetryQueue, DelayedRetry, RetryQueue};
 pub use source::{
     Addressee, Capabilities, Disposition, Ordering, Recipients, Settle, SettleOnce, Source,
 };

@@ -60,21 +60,21 @@ pub struct ReplayPlan {
     /// The first of those that would be sent.
     pub sample: Vec<LetterSummary>,
     /// Consumers that will hear letters of others.
-    pub hearers: Vec<Hearer>,
+    pub subscribers: Vec<Subscriber>,
     /// Remarks to read before the replay.
     pub notes: Vec<String>,
 }
 
 /// A consumer that hears letters that are not its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hearer {
+pub struct Subscriber {
     /// The stream or topic it reads.
     pub stream: String,
     /// Its name.
     pub consumer: String,
 }
 
-impl fmt::Display for Hearer {
+impl fmt::Display for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "consumer `{}` of `{}`", self.consumer, self.stream)
     }

@@ -10,8 +10,8 @@ use crate::{DeadLetter, Delivery, History, Origin, Timestamp, TransportError, Tr
 
 /// End of a delivery. The stack makes it and [`Settle`] carries it out.
 ///
-/// Whoever makes a `Dead` or `Escalated` for a delivery of the main or retry lane has *already* written the record
-/// durably and had it confirmed. For a delivery of [`Lane::Store`](crate::Lane::Store) the record is the claimed row
+/// Whoever makes a `Dead` or `DelayedRetry` for a delivery of the stream or the retry queue has *already* written the record
+/// durably and had it confirmed. For a delivery of [`DeliveredFrom::Store`](crate::DeliveredFrom::Store) the record is the claimed row
 /// itself, and settling is what writes it, in one conditional step.
 ///
 /// A disposition may be added in a minor release. A transport [refuses](Self::unsupported) those that it does not know.
@@ -26,7 +26,7 @@ pub enum Disposition {
     /// It died, and this is its letter.
     Dead(Box<DeadLetter>),
     /// It waits elsewhere for its next attempt.
-    Escalated {
+    DelayedRetry {
         /// When the next attempt may run.
         due: Timestamp,
         /// Every attempt so far.
@@ -170,7 +170,7 @@ pub trait Recipients: fmt::Debug + Send + Sync {
 }
 
 /// Recipient of a source's deliveries, as the source knows it: by the name that it was given, and by the names of the
-/// handlers once it [learns them](Source::yields_to).
+/// handlers once it [learns them](Source::bind).
 #[derive(Clone, Debug)]
 pub struct Addressee {
     name: Arc<str>,
@@ -252,7 +252,7 @@ pub trait Source: fmt::Debug + Send + 'static {
 
     /// Says whom the deliveries are for. A consumer does so when it is built, before it asks for the first. Does nothing
     /// by default, which is right for a transport that knows nobody by name.
-    fn yields_to(&mut self, _recipients: Arc<dyn Recipients>) {}
+    fn bind(&mut self, _recipients: Arc<dyn Recipients>) {}
 
     /// The next delivery; `None` when there will never be another.
     ///
@@ -268,9 +268,9 @@ pub trait Source: fmt::Debug + Send + 'static {
         &mut self,
     ) -> impl Future<Output = Result<Option<(Delivery, Self::Settle)>, TransportError>> + Send;
 
-    /// Returns the time without [`next`](Self::next) after which [`keep`](Self::keep) has to be called for fetched
+    /// Returns the time without [`next`](Self::next) after which [`keep_alive`](Self::keep_alive) has to be called for fetched
     /// messages; `None`, the default, for no limit.
-    fn patience(&self) -> Option<Duration> {
+    fn keep_alive_interval(&self) -> Option<Duration> {
         None
     }
 
@@ -280,7 +280,7 @@ pub trait Source: fmt::Debug + Send + 'static {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    fn keep(&mut self) -> impl Future<Output = ()> + Send {
+    fn keep_alive(&mut self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 

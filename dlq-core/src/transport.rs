@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use crate::{
-    BoxCrashMarks, BoxRetryLane, BoxSink, Source, StoreError, TransportError, TransportErrorKind,
+    BoxCrashMarks, BoxRetryQueue, BoxSink, Source, StoreError, TransportError, TransportErrorKind,
 };
 
 /// A description of a stream or of topics, from which a consumer opens its source, its retry queue, its dead-letter sink and
@@ -42,7 +42,7 @@ pub trait Transport<C: ?Sized>: Send + Sync + 'static {
         &self,
         client: &C,
         name: &str,
-    ) -> impl Future<Output = Result<Option<BoxRetryLane>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<BoxRetryQueue>, StoreError>> + Send;
 
     /// Opens the stream of dead letters.
     fn dead_letters(
@@ -66,7 +66,7 @@ pub struct Opened<S> {
     /// The messages.
     pub source: S,
     /// The delayed retries.
-    pub retry_queue: Option<BoxRetryLane>,
+    pub retry_queue: Option<BoxRetryQueue>,
     /// The stream of dead letters.
     pub dead_letters: BoxSink,
     /// The marks of suspects.

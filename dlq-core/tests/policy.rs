@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::policy::{
-    Backoff, Delays, Jitter, Next, PanicPolicy, Place, RetryPolicy, RetryPolicyOverrides, duration,
+    Backoff, Delays, Jitter, Next, PanicPolicy, RetryPolicy, RetryPolicyOverrides, WaitsIn,
+    duration,
 };
 use proptest::prelude::*;
 
@@ -134,7 +135,7 @@ fn a_ladder_sets_the_attempts_unless_told() {
     assert_eq!(policy.next(2, None, 0), Next::After(Duration::from_secs(300)));
     assert_eq!(policy.next(4, None, 0), Next::Exhausted);
     let shown = policy.with_max_attempts(6).schedule().to_string();
-    assert!(shown.contains("after attempt 5: 1h, escalated"), "{shown}");
+    assert!(shown.contains("after attempt 5: 1h, in the retry queue"), "{shown}");
 }
 
 /// Taken from an answer, it may be wrong by years.
@@ -173,13 +174,13 @@ fn the_environment_overrides_and_errors_name_the_variable() {
             ("PAY_MAX_RETRIES", "7"),
             ("PAY_BACKOFF", "constant(2s)"),
             ("PAY_PANIC", "retry"),
-            ("PAY_HOLD_LIMIT", "1m"),
+            ("PAY_MAX_IN_PROCESS_DELAY", "1m"),
             ("PAY_MAX_RETRY_AFTER", "2h"),
         ]),
     );
     let policy = read.unwrap().apply(&RetryPolicy::new()).unwrap();
     assert_eq!((policy.max_attempts(), policy.panic()), (7, PanicPolicy::Retry));
-    assert_eq!(policy.hold_limit(), Duration::from_secs(60));
+    assert_eq!(policy.max_in_process_delay(), Duration::from_secs(60));
     assert_eq!(policy.max_retry_after(), Duration::from_secs(7200));
 
     for (pairs, expected) in [
@@ -198,7 +199,7 @@ fn the_environment_overrides_and_errors_name_the_variable() {
 
 #[test]
 fn policies_are_read_from_configuration() {
-    let text = r#"{"max_attempts": 5, "backoff": "linear(1s, increment = 2s, max = 10s)", "hold_limit": "1m 30s"}"#;
+    let text = r#"{"max_attempts": 5, "backoff": "linear(1s, increment = 2s, max = 10s)", "max_in_process_delay": "1m 30s"}"#;
     let policy: RetryPolicy = serde_json::from_str(text).unwrap();
     assert_eq!(policy.next(2, None, 0), Next::After(Duration::from_secs(3)));
     assert_eq!(
@@ -214,7 +215,7 @@ fn a_policy_that_contradicts_itself_is_not_read() {
         (r#"{"max_attempts": 0}"#, "`max_attempts = 0`"),
         (r#"{"max_attempts": 2, "backoff": "ladder(30s, 5m)"}"#, "never reaches stage 2"),
         (r#"{"backoff": "exponential(0s)"}"#, "would stay at 0s"),
-        (r#"{"hold_limit": 5}"#, "invalid type: integer `5`, expected a string"),
+        (r#"{"max_in_process_delay": 5}"#, "invalid type: integer `5`, expected a string"),
     ] {
         let error = serde_json::from_str::<RetryPolicy>(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -293,15 +294,18 @@ fn the_schedule_tells_where_each_delay_is_spent() {
     let policy = RetryPolicy::new().with_backoff(backoff).with_max_attempts(5);
     let schedule = policy.schedule();
     let places: Vec<_> = schedule.steps.iter().map(|step| step.place).collect();
-    assert_eq!(places, [Place::Held, Place::ByLength, Place::Escalated, Place::Escalated]);
+    assert_eq!(
+        places,
+        [WaitsIn::Process, WaitsIn::ByLength, WaitsIn::RetryQueue, WaitsIn::RetryQueue]
+    );
     assert_eq!(schedule.total(), Some((Duration::from_secs(29), Duration::from_secs(58))));
     assert_eq!(
         schedule.to_string(),
         "5 attempts\n  \
            after attempt 1: 2s to 4s, in the process\n  \
-           after attempt 2: 4s to 8s, in the process up to 5s, else escalated\n  \
-           after attempt 3: 8s to 16s, escalated\n  \
-           after attempt 4: 15s to 30s, escalated\n  \
+           after attempt 2: 4s to 8s, in the process up to 5s, else in the retry queue\n  \
+           after attempt 3: 8s to 16s, in the retry queue\n  \
+           after attempt 4: 15s to 30s, in the retry queue\n  \
            waits 29s to 58s in all"
     );
     assert_eq!(RetryPolicy::never().schedule().to_string(), "1 attempt");

@@ -6,7 +6,7 @@
 //! | [`Brokers`] | where the cluster is, and how to speak to it |
 //! | [`KafkaTransport`] | description of topics; opens source, retry queue, dead letters and crash marks |
 //! | [`KafkaSource`] | the records of its topics, and of its retry topics when they are due |
-//! | [`KafkaRetryLane`] | the retry topics, where messages wait for an attempt that is far away |
+//! | [`KafkaRetryQueue`] | the retry topics, where messages wait for an attempt that is far away |
 //! | [`KafkaSink`] | the topic of dead letters |
 //! | [`KafkaLetters`] | reads the letters of that topic, whoever wrote them, as a store does |
 //! | [`KafkaReplay`] | sends them back, each once |
@@ -34,7 +34,7 @@
 //!
 //! # Offsets
 //!
-//! Many records of a partition are in hand at the same time, and end in any order. Committed is the lowest offset that is
+//! Many records of a partition are in flight at the same time, and end in any order. Committed is the lowest offset that is
 //! not done; when all are, the highest that is, plus one. The metadata of the commit holds the ranges of offsets that are
 //! done above it, and the next process passes over those: a record that waits for long makes nothing run again. Brokers take
 //! 4 KiB of metadata, which is some thousand ranges; where there are more, the lowest are kept. What was done since the last
@@ -105,7 +105,6 @@ mod groups;
 mod handover;
 mod ladder;
 pub mod lag;
-mod lane;
 mod latest;
 mod letters;
 mod lines;
@@ -121,6 +120,7 @@ mod reach;
 mod reading;
 mod rebalance;
 mod record;
+mod retry_queue;
 mod session;
 mod settle;
 mod shared;
@@ -141,16 +141,15 @@ pub use gauges::{
 };
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
-pub use lane::KafkaRetryLane;
 pub use letters::{
-    Extent, ExtentReader, Hearer, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan,
-    ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped,
-    StoredLetter,
+    Extent, ExtentReader, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome,
+    ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter, Subscriber,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
 pub use outbox::KafkaOutbox;
 pub use record::Record;
+pub use retry_queue::KafkaRetryQueue;
 pub use settle::KafkaSettle;
 pub use sink::KafkaSink;
 pub use source::KafkaSource;

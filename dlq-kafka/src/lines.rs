@@ -24,7 +24,7 @@ pub enum Concurrency {
 #[derive(Debug)]
 pub(crate) struct Lines {
     concurrency: Concurrency,
-    /// Lines of which a record is in hand, and those behind it.
+    /// Lines of which a record is in flight, and those behind it.
     busy: HashMap<Line, VecDeque<Taken>>,
     hasher: RandomState,
 }

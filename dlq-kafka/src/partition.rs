@@ -31,7 +31,7 @@ pub(crate) struct Partition {
     span: Apart<AtomicU64>,
     limit: AtomicU64,
     /// Deliveries that were yielded and are not settled.
-    in_hand: Apart<AtomicUsize>,
+    in_flight: Apart<AtomicUsize>,
     /// After the highest offset that was handed out.
     handed: AtomicU64,
     /// Records from this offset on may not be handed out before that is committed.
@@ -135,7 +135,7 @@ impl Partition {
             is_leaving: AtomicBool::new(false),
             span: Apart(AtomicU64::new(0)),
             limit: AtomicU64::new(u64::MAX),
-            in_hand: Apart(AtomicUsize::new(0)),
+            in_flight: Apart(AtomicUsize::new(0)),
             handed: AtomicU64::new(0),
             free: AtomicU64::new(u64::MAX),
             held: AtomicUsize::new(0),
@@ -242,7 +242,7 @@ impl Partition {
                 _ => {}
             }
             let sequence = state.tracker.receive(offset);
-            // Beyond a gap the next record may be anywhere, and have been in hand beside the first.
+            // Beyond a gap the next record may be anywhere, and have been in flight beside the first.
             if sequence < REACH {
                 state.handover.reaches(offset);
             }

@@ -122,11 +122,12 @@ impl Poller {
         }
     }
 
-    /// Polls until the source is closed and nothing of it is in hand, or it is gone; then leaves the group.
+    /// Polls until the source is closed and nothing of it is in flight, or it is gone; then leaves the group.
     pub(crate) fn run(mut self) {
         loop {
             let phase = self.shared.phase();
-            if phase >= Phase::Abandoned || (phase == Phase::Closing && self.shared.in_hand() == 0)
+            if phase >= Phase::Abandoned
+                || (phase == Phase::Closing && self.shared.in_flight() == 0)
             {
                 break;
             }
@@ -382,7 +383,7 @@ impl Poller {
         for partition in &all {
             partition.leave();
         }
-        // Who is gone without a word leaves as one that died: what it had in hand was not finished.
+        // Who is gone without a word leaves as one that died: what it had in flight was not finished.
         let is_clean = self.shared.phase() == Phase::Closing;
         self.consumer.context().is_leaving.store(true, Ordering::Release);
         give_up(&self.consumer, &all, is_clean, self.consumer.assignment_lost());

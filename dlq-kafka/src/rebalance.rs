@@ -22,7 +22,7 @@ pub(crate) struct Hooks {
     pub(crate) group: String,
     /// The delay of a topic that is a stage.
     pub(crate) stages: Vec<(Arc<str>, Duration)>,
-    /// For how long what is in hand of a partition may end before it is given up.
+    /// For how long what is in flight of a partition may end before it is given up.
     pub(crate) drain: Duration,
     /// Last text of the client about an error.
     pub(crate) reason: Reason,
@@ -114,17 +114,17 @@ impl Hooks {
         tracing::info!(count = going.len(), is_lost, "partitions were revoked");
     }
 
-    /// Waits until nothing of these is in hand, or the deadline has passed.
+    /// Waits until nothing of these is in flight, or the deadline has passed.
     fn drain(&self, going: &[Arc<Partition>]) {
         let deadline = Instant::now() + self.drain;
         let mut queue = self.shared.queue();
-        while queue.phase != Phase::Abandoned && going.iter().any(|going| going.in_hand() > 0) {
+        while queue.phase != Phase::Abandoned && going.iter().any(|going| going.in_flight() > 0) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let in_hand: usize = going.iter().map(|partition| partition.in_hand()).sum();
+                let in_flight: usize = going.iter().map(|partition| partition.in_flight()).sum();
                 tracing::warn!(
-                    in_hand,
-                    "messages of revoked partitions are still in hand; they run again elsewhere"
+                    in_flight,
+                    "messages of revoked partitions are still in flight; they run again elsewhere"
                 );
                 return;
             }

@@ -32,7 +32,7 @@ pub struct KafkaSettle {
     /// It is done because it kills: its marks go with the commit that passes it. Until then it may be handed out to another
     /// owner, who has to know (G3).
     kills: bool,
-    /// It is not in hand any more.
+    /// It is not in flight any more.
     is_back: bool,
 }
 
@@ -77,7 +77,7 @@ impl KafkaSettle {
         Ok(())
     }
 
-    /// It is not in hand any more; was nothing said of it, it comes again. Whether its mark goes then is not known here, for
+    /// It is not in flight any more; was nothing said of it, it comes again. Whether its mark goes then is not known here, for
     /// what was found to kill is given back unrun: who wrote the mark ends it.
     fn come_back(&mut self) {
         if std::mem::replace(&mut self.is_back, true) {
@@ -98,7 +98,7 @@ impl KafkaSettle {
     /// Returns true if this was the last delivery of a closed source: whoever waits for it may end the process next.
     /// Called after it is no longer in flight.
     fn was_last(&self) -> bool {
-        self.shared.in_hand() == 0 && self.shared.phase() == Phase::Closing
+        self.shared.in_flight() == 0 && self.shared.phase() == Phase::Closing
     }
 }
 
@@ -118,7 +118,7 @@ impl Settle for KafkaSettle {
             done @ (Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)
-            | Disposition::Escalated { .. }) => self.done(&done),
+            | Disposition::DelayedRetry { .. }) => self.done(&done),
             unknown => Err(unknown.unsupported()),
         };
         self.come_back();
@@ -133,7 +133,7 @@ impl Settle for KafkaSettle {
             Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)
-            | Disposition::Escalated { .. } => self.done(disposition),
+            | Disposition::DelayedRetry { .. } => self.done(disposition),
             _ => return None,
         };
         self.come_back();
@@ -181,7 +181,7 @@ mod tests {
         let (shared, partition) = (Arc::new(Shared::new()), open());
         let marks = crate::marks::KafkaCrashMarks::new(Arc::clone(&shared));
         let suspect = |shared: &Arc<Shared>| {
-            let mut settle = in_hand(shared, &partition, 5);
+            let mut settle = in_flight(shared, &partition, 5);
             let letter = settle.delivery.as_ref().unwrap().death("billing").letter;
             shared.suspect(&[letter], &settle.place);
             settle.suspect = vec![letter];
@@ -214,7 +214,7 @@ mod tests {
         assert!(shared.suspected(letter).is_none(), "nothing is kept of what went");
     }
 
-    fn in_hand(shared: &Arc<Shared>, partition: &Arc<Partition>, offset: u64) -> KafkaSettle {
+    fn in_flight(shared: &Arc<Shared>, partition: &Arc<Partition>, offset: u64) -> KafkaSettle {
         let mut received = Received::default();
         partition.receive([(offset, &mut received)].into_iter());
         let place = Place { partition: Arc::clone(partition), sequence: received.sequence, offset };
@@ -229,11 +229,15 @@ mod tests {
     #[tokio::test]
     async fn g1_the_last_word_of_a_closed_source_waits_until_its_group_was_left() {
         let (shared, partition) = (Arc::new(Shared::new()), open());
-        let [mut first, mut last] = [5, 6].map(|offset| in_hand(&shared, &partition, offset));
+        let [mut first, mut last] = [5, 6].map(|offset| in_flight(&shared, &partition, offset));
         shared.advance(Phase::Closing);
         assert!(matches!(first.settle_now(&DONE), Some(Ok(()))));
         assert!(last.settle_now(&DONE).is_none(), "it has to wait");
-        assert_eq!((shared.in_hand(), partition.rests_at()), (0, Some(7)), "the thread may leave");
+        assert_eq!(
+            (shared.in_flight(), partition.rests_at()),
+            (0, Some(7)),
+            "the thread may leave"
+        );
         assert!(partition.close(true).is_some());
         let mut settled = pin!(last.settle(DONE));
         assert!(poll!(settled.as_mut()).is_pending());
@@ -244,15 +248,15 @@ mod tests {
     #[test]
     fn what_is_said_at_once_is_said_once_and_not_of_a_partition_that_went() {
         let (shared, partition) = (Arc::new(Shared::new()), open());
-        let [mut first, mut second] = [5, 6].map(|offset| in_hand(&shared, &partition, offset));
+        let [mut first, mut second] = [5, 6].map(|offset| in_flight(&shared, &partition, offset));
         let later = Disposition::Deferred { after: DROPPED };
         assert!(first.settle_now(&later).is_none(), "it is given back by the other way");
         assert!(matches!(first.settle_now(&DONE), Some(Ok(()))));
         drop(first);
-        assert_eq!((shared.in_hand(), shared.queue().returned.len()), (1, 0));
+        assert_eq!((shared.in_flight(), shared.queue().returned.len()), (1, 0));
         partition.close(true);
         assert!(matches!(second.settle_now(&DONE), Some(Err(_))), "another has it now");
         drop(second);
-        assert_eq!((shared.in_hand(), shared.queue().returned.len()), (0, 0));
+        assert_eq!((shared.in_flight(), shared.queue().returned.len()), (0, 0));
     }
 }

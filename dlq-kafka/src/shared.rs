@@ -46,7 +46,7 @@ pub(crate) struct Returned {
     pub(crate) line: Option<Line>,
 }
 
-/// The records of a partition of which one at a time is in hand: all of it, or those of a key.
+/// The records of a partition of which one at a time is in flight: all of it, or those of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Line {
     pub(crate) topic: Arc<str>,
@@ -59,7 +59,7 @@ pub(crate) struct Line {
 pub(crate) enum Phase {
     #[default]
     Running,
-    /// Nothing is fetched; the group is left when nothing is in hand.
+    /// Nothing is fetched; the group is left when nothing is in flight.
     Closing,
     /// The source is gone: the group is left at once.
     Abandoned,
@@ -117,16 +117,16 @@ pub(crate) struct Shared {
     queue: Mutex<Queue>,
     /// There is something in the queue.
     pub(crate) arrived: Notify,
-    /// There is room in the queue, or nothing is in hand of a partition that goes, or the end has come closer.
+    /// There is room in the queue, or nothing is in flight of a partition that goes, or the end has come closer.
     pub(crate) moved: Condvar,
     /// The thread has ended.
     left: Notify,
     pub(crate) partitions: Mutex<Partitions>,
-    /// Suspects in hand, whose runs are marked.
+    /// Suspects in flight, whose runs are marked.
     suspects: Mutex<HashMap<LetterId, Place>>,
     pub(crate) consumer: Mutex<Weak<BaseConsumer<Hooks>>>,
     pub(crate) commits: Arc<Commits>,
-    in_hand: AtomicUsize,
+    in_flight: AtomicUsize,
     /// A record is not handed out before something is committed.
     pub(crate) is_awaited: AtomicBool,
 }
@@ -147,7 +147,7 @@ impl Shared {
             suspects: Mutex::default(),
             consumer: Mutex::new(Weak::new()),
             commits: Arc::default(),
-            in_hand: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             is_awaited: AtomicBool::new(false),
         }
     }
@@ -213,7 +213,7 @@ impl Shared {
     /// A delivery goes out, unless its partition goes: whoever gives that up waits for what has gone out before.
     #[must_use]
     pub(crate) fn yielded(&self, place: &Place) -> bool {
-        self.in_hand.fetch_add(1, Ordering::AcqRel);
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
         place.partition.taken();
         let is_ours = !place.partition.is_leaving();
         if !is_ours {
@@ -225,7 +225,7 @@ impl Shared {
     /// It has come back.
     pub(crate) fn came_back(&self, place: &Place) {
         let last_here = place.partition.given();
-        self.in_hand.fetch_sub(1, Ordering::AcqRel);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
         if last_here && place.partition.is_leaving() {
             // Whoever waits holds this lock while it looks, and would miss the word otherwise.
             drop(self.queue());
@@ -233,8 +233,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn in_hand(&self) -> usize {
-        self.in_hand.load(Ordering::Acquire)
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
     }
 
     /// A record waits for the next commit, which is made soon.
@@ -263,7 +263,7 @@ impl Shared {
         lock(&self.suspects).get(&letter).cloned()
     }
 
-    /// Another delivery of the same letter may be in hand, of a later assignment.
+    /// Another delivery of the same letter may be in flight, of a later assignment.
     pub(crate) fn cleared(&self, letters: &[LetterId], place: &Place) {
         if letters.is_empty() {
             return;

@@ -7,9 +7,9 @@ use tokio::sync::Mutex;
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::lane::{shortest, too_large, unwritable};
 use crate::letters::{GROUP, POINTER};
 use crate::produce::{Outgoing, Producer, Unwritten};
+use crate::retry_queue::{shortest, too_large, unwritable};
 use crate::topics::{self, DlqTopic, FoundTopic, WantedTopic, partition_for};
 use crate::wire::pack_letter;
 

@@ -51,7 +51,7 @@ const LATER: Duration = Duration::from_secs(30);
 ///
 /// # Closing
 ///
-/// [`close`](Source::close) stops fetching at once. The group is left when the last delivery in hand is settled, and what
+/// [`close`](Source::close) stops fetching at once. The group is left when the last delivery in flight is settled, and what
 /// is done is committed before. It never hangs: a client that does not close is left to its thread. Deliveries that are
 /// dropped unsettled come again in the next process, and count as no death. A source that is dropped without being closed
 /// leaves as a process that died, except that what is done is committed.
@@ -485,7 +485,7 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
     written
 }
 
-/// A record that is in hand, of this process itself.
+/// A record that is in flight, of this process itself.
 struct Yielded(Arc<Shared>, Place);
 
 impl Drop for Yielded {
@@ -506,7 +506,7 @@ impl Source for KafkaSource {
             .with_delayed_release(true)
     }
 
-    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+    fn bind(&mut self, recipients: Arc<dyn Recipients>) {
         let addressee = &mut self.reading.incoming.addressee;
         *addressee = addressee.clone().with_recipients(recipients);
     }
@@ -576,7 +576,8 @@ impl Source for KafkaSource {
         self.waiting.clear();
         self.gauges.next_due(None);
         self.shared.advance(Phase::Closing);
-        if self.shared.in_hand() == 0 && timeout(LEAVING, self.shared.until_left()).await.is_err() {
+        if self.shared.in_flight() == 0 && timeout(LEAVING, self.shared.until_left()).await.is_err()
+        {
             tracing::error!("the client did not leave its group in time; it is left to its thread");
         }
     }
@@ -586,8 +587,8 @@ impl Drop for KafkaSource {
     fn drop(&mut self) {
         match self.shared.phase() {
             Phase::Abandoned | Phase::Left => return,
-            // What is still in hand may end, and leaves the group then.
-            Phase::Closing if self.shared.in_hand() > 0 => return,
+            // What is still in flight may end, and leaves the group then.
+            Phase::Closing if self.shared.in_flight() > 0 => return,
             // The thread is about to leave in good order: what was cut off has not killed anybody.
             Phase::Closing => {}
             Phase::Running => self.shared.advance(Phase::Abandoned),

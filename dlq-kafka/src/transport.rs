@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dlq_core::protocol::Incoming;
 use dlq_core::{
-    Addressee, BoxCrashMarks, BoxRetryLane, BoxSink, OpenError, Opened, SharedClock, StoreError,
+    Addressee, BoxCrashMarks, BoxRetryQueue, BoxSink, OpenError, Opened, SharedClock, StoreError,
     SystemClock, Transport, TransportError,
 };
 
@@ -15,12 +15,12 @@ use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::gauges::Gauges;
 use crate::ladder::{Ladder, Stage};
-use crate::lane::KafkaRetryLane;
 use crate::lines::{Concurrency, Lines};
 use crate::poll::{Bounds, Poller};
 use crate::produce::Producer;
 use crate::reading::Reading;
 use crate::rebalance::Hooks;
+use crate::retry_queue::KafkaRetryQueue;
 use crate::shared::{Phase, Shared, lock};
 use crate::sink::KafkaSink;
 use crate::source::KafkaSource;
@@ -157,7 +157,7 @@ impl KafkaTransport {
         self
     }
 
-    /// Sets which records of a partition are in hand at the same time. Defaults to [`Concurrency::Unordered`].
+    /// Sets which records of a partition are in flight at the same time. Defaults to [`Concurrency::Unordered`].
     pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
         self.concurrency = concurrency;
         self
@@ -204,7 +204,7 @@ impl KafkaTransport {
         self
     }
 
-    /// Sets for how long what is in hand of a partition may end before the partition is given up. The whole group waits
+    /// Sets for how long what is in flight of a partition may end before the partition is given up. The whole group waits
     /// meanwhile, and `max.poll.interval.ms` is a minute more where that is longer than its five. Defaults to 5 s; at most
     /// a minute less than a day.
     pub fn drain(mut self, deadline: Duration) -> Self {
@@ -254,7 +254,7 @@ impl KafkaTransport {
     ///
     /// # Errors
     ///
-    /// As [`source`](Self::source), [`retry_lane`](Self::retry_lane) and [`sink`](Self::sink).
+    /// As [`source`](Self::source), [`retry_queue`](Self::retry_queue) and [`sink`](Self::sink).
     pub async fn open(&self, brokers: &Brokers) -> Result<Opened<KafkaSource>, OpenError> {
         Opened::open(self, brokers).await
     }
@@ -275,9 +275,9 @@ impl KafkaTransport {
     /// # Errors
     ///
     /// As [`source`](Self::source); `InvalidConfig` also when this consumer goes [without retries](Self::without_retries).
-    pub async fn retry_lane(&self, brokers: &Brokers) -> Result<KafkaRetryLane, StoreError> {
-        let member = self.at(brokers).map_err(|error| error.for_store("open a retry lane"))?;
-        member.retry_lane().await
+    pub async fn retry_queue(&self, brokers: &Brokers) -> Result<KafkaRetryQueue, StoreError> {
+        let member = self.at(brokers).map_err(|error| error.for_store("open a retry queue"))?;
+        member.retry_queue().await
     }
 
     /// Opens the topic of dead letters of this consumer.
@@ -381,8 +381,8 @@ impl Member {
         self.of.topics.iter().map(|topic| WantedTopic::source(topic)).chain(of).collect()
     }
 
-    async fn retry_lane(&self) -> Result<KafkaRetryLane, StoreError> {
-        const OPENING: &str = "open a retry lane";
+    async fn retry_queue(&self) -> Result<KafkaRetryQueue, StoreError> {
+        const OPENING: &str = "open a retry queue";
         let wrong = |error: TransportError| SetupError::Config(error.to_string());
         let opened = async {
             if self.of.ladder.is_none() {
@@ -395,7 +395,7 @@ impl Member {
             let producer = Producer::new(&self.brokers)?;
             let is_shared = self.of.ladder.as_ref().is_some_and(Ladder::is_shared);
             let group = is_shared.then(|| Arc::from(&*self.group));
-            Ok(KafkaRetryLane::new(producer, stages, &found, group, self.of.clock.clone()))
+            Ok(KafkaRetryQueue::new(producer, stages, &found, group, self.of.clock.clone()))
         };
         opened.await.map_err(|error: SetupError| error.for_store(OPENING))
     }
@@ -420,11 +420,11 @@ impl Transport<Brokers> for KafkaTransport {
         &self,
         brokers: &Brokers,
         name: &str,
-    ) -> Result<Option<BoxRetryLane>, StoreError> {
+    ) -> Result<Option<BoxRetryQueue>, StoreError> {
         if self.ladder.is_none() {
             return Ok(None);
         }
-        Ok(Some(BoxRetryLane::new(self.named(name).retry_lane(brokers).await?)))
+        Ok(Some(BoxRetryQueue::new(self.named(name).retry_queue(brokers).await?)))
     }
 
     async fn dead_letters(&self, brokers: &Brokers, name: &str) -> Result<BoxSink, StoreError> {

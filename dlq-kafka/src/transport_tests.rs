@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_group_waits_for_as_long_as_what_is_in_hand_may_take_to_end() {
+fn the_group_waits_for_as_long_as_what_is_in_flight_may_take_to_end() {
     const KEY: &str = "max.poll.interval.ms";
     let consumer = |brokers: Brokers, seconds| {
         let orders = KafkaTransport::new("orders").name("billing");

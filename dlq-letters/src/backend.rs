@@ -179,28 +179,28 @@ pub trait Backend: Letters + CrashMarks + fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<ItemPage, StoreError>> + Send;
 
-    /// See [`Upkeep::audit`](dlq_core::store::Upkeep::audit).
+    /// See [`Maintenance::audit`](dlq_core::store::Maintenance::audit).
     fn audit(&self, limit: u32)
     -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
 
-    /// See [`Upkeep::record_processed`](dlq_core::store::Upkeep::record_processed).
+    /// See [`Maintenance::record_processed`](dlq_core::store::Maintenance::record_processed).
     fn record_processed(
         &self,
         events: Vec<ProcessedEvent>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// See [`Upkeep::processed`](dlq_core::store::Upkeep::processed).
+    /// See [`Maintenance::processed`](dlq_core::store::Maintenance::processed).
     fn processed(
         &self,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<ProcessedEvent>, StoreError>> + Send;
 
-    /// See [`Upkeep::check`](dlq_core::store::Upkeep::check).
+    /// See [`Maintenance::check`](dlq_core::store::Maintenance::check).
     fn check(
         &self,
         limits: CheckLimits,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 
-    /// See [`Upkeep::due`](dlq_core::store::Upkeep::due).
+    /// See [`Maintenance::due`](dlq_core::store::Maintenance::due).
     fn due(&self, overdue: Duration) -> impl Future<Output = Result<Vec<Due>, StoreError>> + Send;
 }

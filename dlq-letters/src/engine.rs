@@ -11,11 +11,11 @@ use dlq_core::store::{
     Operation, OperationSpec, Plan, Receipt, ScheduleRun, Selection, Target, count_quarantined,
 };
 use dlq_core::{
-    DeadLetter, Escalation, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
+    DeadLetter, DelayedRetry, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
 };
 
 use crate::verbs::{
-    Begun, ClaimDue, Collapse, DeletePage, EditLetter, EndClaims, Entry, Escalate, Extend, Freeze,
+    Begun, ClaimDue, Collapse, DeletePage, EditLetter, EndClaims, Enqueue, Entry, Extend, Freeze,
     Group, MarkPage, Put, Restore, RunSchedule, Scheduled, Seen, Start, Steer, Step, Survey, Walk,
     Withdraw, json, unknown,
 };
@@ -49,13 +49,16 @@ pub async fn put<B: Backend>(
     large.map_or(Ok(receipts), Err)
 }
 
-/// Writes a retry record; see [`RetryLane::escalate`](dlq_core::RetryLane::escalate).
-pub async fn escalate<B: Backend>(backend: &B, escalation: Escalation) -> Result<(), StoreError> {
-    backend.run("escalate a message", Escalate(escalation)).await?;
+/// Writes a retry record; see [`RetryQueue::enqueue`](dlq_core::RetryQueue::enqueue).
+pub async fn enqueue<B: Backend>(
+    backend: &B,
+    delayed_retry: DelayedRetry,
+) -> Result<(), StoreError> {
+    backend.run("enqueue a message", Enqueue(delayed_retry)).await?;
     Ok(())
 }
 
-/// Restores letters; see [`Upkeep::restore`](dlq_core::store::Upkeep::restore).
+/// Restores letters; see [`Maintenance::restore`](dlq_core::store::Maintenance::restore).
 pub async fn restore<B: Backend>(
     backend: &B,
     letters: Vec<DeadLetter>,
@@ -267,7 +270,7 @@ pub async fn control<B: Backend>(
     backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
 }
 
-/// Marks letters; see [`Upkeep::mark`](dlq_core::store::Upkeep::mark).
+/// Marks letters; see [`Maintenance::mark`](dlq_core::store::Maintenance::mark).
 pub async fn mark<B: Backend>(
     backend: &B,
     selection: Selection,
@@ -286,7 +289,7 @@ pub async fn mark<B: Backend>(
     in_steps(backend, ["mark letters", "marked"], walk, entry, step).await
 }
 
-/// Deletes letters; see [`Upkeep::delete`](dlq_core::store::Upkeep::delete).
+/// Deletes letters; see [`Maintenance::delete`](dlq_core::store::Maintenance::delete).
 pub async fn delete<B: Backend>(
     backend: &B,
     selection: Selection,
@@ -300,7 +303,7 @@ pub async fn delete<B: Backend>(
     in_steps(backend, ["delete letters", "deleted"], walk, entry, step).await
 }
 
-/// Deletes what is old; see [`Upkeep::cleanup`](dlq_core::store::Upkeep::cleanup).
+/// Deletes what is old; see [`Maintenance::cleanup`](dlq_core::store::Maintenance::cleanup).
 pub async fn cleanup<B: Backend>(
     backend: &B,
     cleanup: Cleanup,
@@ -350,7 +353,7 @@ async fn in_steps<B: Backend, V: Verb<Answer = Step>>(
     Ok(marked)
 }
 
-/// Edits a letter; see [`Upkeep::edit`](dlq_core::store::Upkeep::edit).
+/// Edits a letter; see [`Maintenance::edit`](dlq_core::store::Maintenance::edit).
 pub async fn edit<B: Backend>(
     backend: &B,
     id: LetterId,
@@ -361,7 +364,7 @@ pub async fn edit<B: Backend>(
     Ok(backend.run(EditLetter::DURING, edit).await?.answer)
 }
 
-/// Collapses letters of the same original; see [`Upkeep::deduplicate`](dlq_core::store::Upkeep::deduplicate).
+/// Collapses letters of the same original; see [`Maintenance::deduplicate`](dlq_core::store::Maintenance::deduplicate).
 ///
 /// The keys are given out before anything is collapsed: letters that arrive meanwhile are merged, and the others of the same
 /// original are what the walk has found.

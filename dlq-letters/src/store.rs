@@ -1,4 +1,4 @@
-/// Makes a store of a [`Backend`](crate::Backend): implements `Sink`, `Claims`, `Operations`, `Dispatch`, `Upkeep` and `RetryLane` of
+/// Makes a store of a [`Backend`](crate::Backend): implements `Sink`, `Claims`, `Operations`, `Dispatch`, `Maintenance` and `RetryQueue` of
 /// `dlq-core` for a type.
 ///
 /// ```ignore
@@ -15,7 +15,7 @@ macro_rules! store {
             use ::std::vec::Vec;
             use $crate::__private::core::store::*;
             use $crate::__private::core::{
-                DeadLetter, Death, Escalation, Finding, LetterId, OperationId, RetryLane,
+                DeadLetter, Death, DelayedRetry, Finding, LetterId, OperationId, RetryQueue,
                 StoreError, Timestamp,
             };
             use $crate::{Backend, dispatching, engine};
@@ -26,9 +26,9 @@ macro_rules! store {
                 }
             }
 
-            impl RetryLane for $store {
-                async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-                    engine::escalate(self, escalation).await
+            impl RetryQueue for $store {
+                async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+                    engine::enqueue(self, delayed_retry).await
                 }
             }
 
@@ -139,7 +139,7 @@ macro_rules! store {
                 }
             }
 
-            impl Upkeep for $store {
+            impl Maintenance for $store {
                 async fn mark(
                     &self,
                     selection: Selection,

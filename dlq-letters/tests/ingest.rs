@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use dlq_core::ingest::Ingest;
 use dlq_core::log::{Content, Entries, Entry};
-use dlq_core::store::{BoxStore, Processed, Upkeep as _};
+use dlq_core::store::{BoxStore, Maintenance as _, Processed};
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, History, Message, Origin, Position, Reason,
     StoreError, Timestamp,

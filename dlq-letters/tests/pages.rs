@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, CheckLimits, ClaimRequest, Claims as _, Control, ItemOutcome, Letters as _, Mark,
-    OperationSpec, OperationState, Operations as _, Selection, Upkeep as _,
+    Actor, CheckLimits, ClaimRequest, Claims as _, Control, ItemOutcome, Letters as _,
+    Maintenance as _, Mark, OperationSpec, OperationState, Operations as _, Selection,
 };
 use dlq_core::{
     DeadLetter, ErrorClass, Filter, Message, Origin, Position, Reason, Sink as _, Status, Timestamp,

@@ -42,9 +42,9 @@ use proc_macro::TokenStream;
 /// | `max_attempts = N` | how often it runs at most | 3; on a ladder one more than it has stages |
 /// | `max_crashes = N` | how many runs may end with the process; 0 for any number | 5 |
 /// | `backoff = …` | how long to wait after each attempt, see below | `exponential("200ms")` |
-/// | `hold_limit = "…"` | up to which delay a message waits in the process | `"5s"` |
+/// | `max_in_process_delay = "…"` | up to which delay a message waits in the process | `"5s"` |
 /// | `timeout = "…"` | how long an attempt may take | none |
-/// | `concurrency = N` | how many attempts run at once | as many as are in hand |
+/// | `concurrency = N` | how many attempts run at once | as many as are in flight |
 /// | `panic = permanent` or `retry` | what a panic means | `permanent` |
 /// | `terminal = …` | which errors are permanent: a pattern, with `if` and a condition where needed, or a closure | none |
 /// | `classify = …` | how errors are judged: a closure or function of the error | its own `Classify`, else transient |

@@ -115,7 +115,7 @@ pub(crate) fn put_run(letter: &DeadLetter, to: &mut Change) {
     to.optional("search", lower);
     to.put("attempts", count(letter.attempts));
     to.put("crashes", count(letter.crashes));
-    to.put("escalations", count(letter.escalations));
+    to.put("escalations", count(letter.delayed_retries));
     to.put("died", time(letter.died_at));
 }
 
@@ -300,7 +300,7 @@ pub(crate) fn read_row(document: &Document) -> Result<Row> {
     letter.attempts = fields.count("attempts")?;
     letter.deliveries = fields.count("deliveries")?;
     letter.crashes = fields.count("crashes")?;
-    letter.escalations = fields.count("escalations")?;
+    letter.delayed_retries = fields.count("escalations")?;
     letter.died_at = fields.time("died")?;
     letter.confirmed = document.get_bool("confirmed").unwrap_or(false);
     letter.attributes = read_attributes(document);

@@ -98,7 +98,7 @@ impl MongoBuilder {
     }
 
     /// Sets whether letters of the same original message are kept as one, for everybody who uses this store. Letters that
-    /// are there stay as they are; [`deduplicate`](dlq_core::store::Upkeep::deduplicate) collapses them. Defaults to what
+    /// are there stay as they are; [`deduplicate`](dlq_core::store::Maintenance::deduplicate) collapses them. Defaults to what
     /// the store was told before, and to no for a new one.
     pub fn dedup(mut self, dedup: bool) -> Self {
         self.dedup = Some(dedup);

@@ -42,6 +42,7 @@ mod idempotency;
 mod keys;
 mod letters;
 mod load;
+mod maintenance;
 mod marks;
 mod operations;
 mod parts;
@@ -49,7 +50,6 @@ mod run;
 mod schema;
 mod select;
 mod store;
-mod upkeep;
 
 pub use config::MongoBuilder;
 pub use idempotency::MongoIdempotency;

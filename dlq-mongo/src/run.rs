@@ -2,7 +2,7 @@
 //!
 //! | verb | letters | how it is written | the process dies in between |
 //! |---|---|---|---|
-//! | put, escalate: a new letter or news | 1 | one conditional write | before it nothing, after it all |
+//! | put, enqueue: a new letter or news | 1 | one conditional write | before it nothing, after it all |
 //! | the same, of a letter that an operation holds; merge into another | 1, item or alias | commit | nothing or all |
 //! | put of several, restore | many, audit | commit | nothing or all; the messages come again |
 //! | claim of due letters | 1 or many | one conditional write; a commit for many | the lease of those claimed ends, and counts as a crash |

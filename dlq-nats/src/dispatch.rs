@@ -15,9 +15,9 @@ use dlq_core::{BindingKey, DeadLetter, StoreError, StoreErrorKind, SystemClock};
 use crate::error::answer;
 use crate::home::Home;
 use crate::inboxes::{Inboxes, Publication};
-use crate::lane::NatsRetryLane;
 use crate::permissions::unanswered;
 use crate::publish::{is_too_large, unwritable};
+use crate::retry_queue::NatsRetryQueue;
 use crate::streams::{RetryStream, find};
 use crate::subjects::covers;
 use crate::wire;
@@ -110,9 +110,9 @@ impl Dispatch {
     ) -> Result<(), Unsent> {
         let (letter, clock) = (parcel.letter, SystemClock::shared());
         let (home, stream) = (self.home.clone(), stream.clone());
-        let lane = NatsRetryLane::new(home, stream, consumer, false, clock);
+        let queue = NatsRetryQueue::new(home, stream, consumer, false, clock);
         let ours = of_replay_to_handler(letter, &parcel.replay);
-        let sent = lane.give_back(letter, id_of(&parcel.once), ours).await;
+        let sent = queue.give_back(letter, id_of(&parcel.once), ours).await;
         sent.map_err(|error| match error.kind() {
             StoreErrorKind::Unavailable => Unsent::Server(error),
             _ => Unsent::Letter(error),

@@ -1,10 +1,10 @@
-//! NATS JetStream as a transport: consumers that never lose a message, their retry lane, and the stream of the dead.
+//! NATS JetStream as a transport: consumers that never lose a message, their retry queue, and the stream of the dead.
 //!
 //! | type | what it is |
 //! |---|---|
 //! | [`NatsTransport`] | description of a stream; opens source, retry queue, dead letters and crash marks |
 //! | [`NatsSource`] | the messages of a stream, and the consumer's retry records when they are due |
-//! | [`NatsRetryLane`] | where messages wait for an attempt that is far away |
+//! | [`NatsRetryQueue`] | where messages wait for an attempt that is far away |
 //! | [`NatsSink`] | the stream of dead letters |
 //! | [`NatsLetters`] | the letters of that stream as a log: read into an engine, or followed into a store |
 //! | [`NatsReplay`] | sends them back, each once |
@@ -47,7 +47,7 @@
 //!
 //! A message that was handed out more often than can be explained runs alone, and each of its runs is marked in a key-value
 //! bucket before it begins ([`NatsCrashMarks`]): what killed the process too often gets its letter without another run
-//! (G3). Without marks it comes again as often as its lease ends, for ever, and takes along whatever else is in hand.
+//! (G3). Without marks it comes again as often as its lease ends, for ever, and takes along whatever else is in flight.
 //!
 //! # Waiting
 //!
@@ -84,7 +84,6 @@ mod home;
 pub mod idempotency;
 mod inboxes;
 mod jetstream;
-mod lane;
 mod leader;
 mod letters;
 mod lines;
@@ -100,6 +99,7 @@ mod publish;
 mod pull;
 mod ready;
 mod records;
+mod retry_queue;
 pub mod router;
 mod server_time;
 mod settle;
@@ -114,13 +114,13 @@ mod wire;
 
 pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use jetstream::JetStream;
-pub use lane::NatsRetryLane;
 pub use letters::{
-    Extent, Hearer, NatsEntries, NatsLetters, NatsReplay, NatsTarget, Progress, ReplayOutcome,
-    ReplayPlan, ReplayReport, Replayed, Skipped, StoredLetter,
+    Extent, NatsEntries, NatsLetters, NatsReplay, NatsTarget, Progress, ReplayOutcome, ReplayPlan,
+    ReplayReport, Replayed, Skipped, StoredLetter, Subscriber,
 };
 pub use marks::NatsCrashMarks;
 pub use outbox::NatsOutbox;
+pub use retry_queue::NatsRetryQueue;
 #[cfg(feature = "router")]
 pub use router::EventRouter;
 pub use settle::NatsSettle;

@@ -36,7 +36,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 
 /// The messages of one durable consumer.
 ///
-/// Requests are made ahead: what is in hand here, and what is asked for, is `prefetch` together. Every future of it
+/// Requests are made ahead: what is in flight here, and what is asked for, is `prefetch` together. Every future of it
 /// can be dropped at any time.
 #[derive(Debug)]
 pub(crate) struct Puller {
@@ -111,13 +111,13 @@ impl Puller {
         self.durable.lease
     }
 
-    /// Returns the time for which ready messages may go without [`keep`](Self::keep) or being asked for.
-    pub(crate) fn patience(&self) -> Duration {
+    /// Returns the time for which ready messages may go without [`keep_alive`](Self::keep_alive) or being asked for.
+    pub(crate) fn keep_alive_interval(&self) -> Duration {
         self.durable.lease / 4
     }
 
     /// Keeps the leases of what is ready while nobody has room for it.
-    pub(crate) async fn keep(&mut self) {
+    pub(crate) async fn keep_alive(&mut self) {
         self.sweep();
         // Where it cannot be said now, it is said the next time, or the message comes again.
         let _ = timeout(WATCH, self.ready.refresh(&self.client, self.durable.lease)).await;

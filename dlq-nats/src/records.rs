@@ -69,7 +69,7 @@ impl Records {
     }
 
     /// Sets the handlers that the deliveries are for.
-    pub(crate) fn yields_to(&mut self, addressee: Addressee) {
+    pub(crate) fn bind(&mut self, addressee: Addressee) {
         self.reading.incoming.addressee = addressee;
     }
 
@@ -81,7 +81,7 @@ impl Records {
     /// The next record that is due; `None` once closed.
     pub(crate) async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
         loop {
-            let patience = self.puller.patience();
+            let patience = self.puller.keep_alive_interval();
             let Some(front) = self.puller.front().await? else { return Ok(None) };
             // One whose lease was lost meanwhile is no longer in front.
             let opening = match self.opening.take() {
@@ -127,12 +127,12 @@ impl Records {
     }
 
     /// See [`Puller`].
-    pub(crate) fn patience(&self) -> Duration {
-        self.puller.patience()
+    pub(crate) fn keep_alive_interval(&self) -> Duration {
+        self.puller.keep_alive_interval()
     }
 
-    pub(crate) async fn keep(&mut self) {
-        self.puller.keep().await;
+    pub(crate) async fn keep_alive(&mut self) {
+        self.puller.keep_alive().await;
     }
 
     pub(crate) async fn close(&mut self) {

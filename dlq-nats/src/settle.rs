@@ -226,7 +226,7 @@ impl Settle for NatsSettle {
             Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)
-            | Disposition::Escalated { .. } => {
+            | Disposition::DelayedRetry { .. } => {
                 self.acknowledge().await?;
                 if let Some(held) = &self.held {
                     held.settled();

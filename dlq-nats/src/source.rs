@@ -94,11 +94,11 @@ impl Source for NatsSource {
             .with_delayed_release(true)
     }
 
-    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+    fn bind(&mut self, recipients: Arc<dyn Recipients>) {
         let addressee = &mut self.reading.incoming.addressee;
         *addressee = addressee.clone().with_recipients(recipients);
         if let Some(retries) = &mut self.retries {
-            retries.yields_to(addressee.clone());
+            retries.bind(addressee.clone());
         }
     }
 
@@ -131,17 +131,17 @@ impl Source for NatsSource {
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
-        let main = self.main.as_ref().map(Puller::patience);
-        main.into_iter().chain(self.retries.as_ref().map(Records::patience)).min()
+    fn keep_alive_interval(&self) -> Option<Duration> {
+        let main = self.main.as_ref().map(Puller::keep_alive_interval);
+        main.into_iter().chain(self.retries.as_ref().map(Records::keep_alive_interval)).min()
     }
 
-    async fn keep(&mut self) {
+    async fn keep_alive(&mut self) {
         if let Some(main) = &mut self.main {
-            main.keep().await;
+            main.keep_alive().await;
         }
         if let Some(retries) = &mut self.retries {
-            retries.keep().await;
+            retries.keep_alive().await;
         }
     }
 

@@ -184,7 +184,7 @@ impl RetryStream {
     }
 
     /// The subjects of the consumer of this name.
-    pub(crate) fn lane(&self, consumer: &str) -> [String; 3] {
+    pub(crate) fn queue(&self, consumer: &str) -> [String; 3] {
         let consumer = token(consumer);
         ["", "-at", "-aside"].map(|part| format!("{}{part}.{consumer}.>", self.prefix))
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::{
-    Addressee, BindingKey, BoxCrashMarks, BoxRetryLane, BoxSink, OpenError, Opened, SharedClock,
+    Addressee, BindingKey, BoxCrashMarks, BoxRetryQueue, BoxSink, OpenError, Opened, SharedClock,
     StoreError, SystemClock, Transport, TransportError,
 };
 
@@ -10,12 +10,12 @@ use crate::durable::{Durable, Of};
 use crate::error::SetupError;
 use crate::home::Home;
 use crate::jetstream::JetStream;
-use crate::lane::NatsRetryLane;
 use crate::marks::NatsCrashMarks;
 use crate::names::token;
 use crate::overdue::Overdue;
 use crate::permissions::{self, read_from};
 use crate::pull::Puller;
+use crate::retry_queue::NatsRetryQueue;
 use crate::settle::Server;
 use crate::sink::NatsSink;
 use crate::source::{NatsSource, Reading, incoming};
@@ -158,7 +158,7 @@ impl NatsTransport {
     }
 
     /// Sets how many messages all processes together may have unsettled, those included that were given back for a time.
-    /// Defaults to 1024, which is four times what one process has in hand unless told otherwise. Counts only when the
+    /// Defaults to 1024, which is four times what one process has in flight unless told otherwise. Counts only when the
     /// consumer is created.
     pub fn max_ack_pending(mut self, messages: u32) -> Self {
         self.max_ack_pending = i64::from(messages.max(1));
@@ -172,7 +172,7 @@ impl NatsTransport {
     }
 
     /// Sets the secret by which letters are bound that are sent back to the stream. With one no message is believed to be a
-    /// letter that was not bound by it, and it is handled as a new one; the retry lane is not concerned. Give it to those
+    /// letter that was not bound by it, and it is handled as a new one; the retry queue is not concerned. Give it to those
     /// who send letters back ([`NatsLetters::with_binding_key`](crate::NatsLetters::with_binding_key)) before the consumers.
     /// Defaults to none: then any publisher that knows payload and key of a message can claim the identity of its letter.
     pub fn binding_key(mut self, key: BindingKey) -> Self {
@@ -193,13 +193,13 @@ impl NatsTransport {
         self
     }
 
-    /// Sets the stream of the retry lane. Defaults to `DLQ_RETRY`; see [`RetryStream`].
+    /// Sets the stream of the retry queue. Defaults to `DLQ_RETRY`; see [`RetryStream`].
     pub fn retry_stream(mut self, stream: RetryStream) -> Self {
         self.retries = Some(stream);
         self
     }
 
-    /// Goes without a retry lane: the stream for it is neither created nor read.
+    /// Goes without a retry queue: the stream for it is neither created nor read.
     pub fn without_retries(mut self) -> Self {
         self.retries = None;
         self
@@ -277,7 +277,7 @@ impl NatsTransport {
     ///
     /// # Errors
     ///
-    /// As [`source`](Self::source), [`retry_lane`](Self::retry_lane), [`NatsSink::open`] and [`NatsCrashMarks::open`].
+    /// As [`source`](Self::source), [`retry_queue`](Self::retry_queue), [`NatsSink::open`] and [`NatsCrashMarks::open`].
     pub async fn open<C>(&self, client: &C) -> Result<Opened<NatsSource>, OpenError>
     where
         C: JetStream + Clone + Send + Sync + 'static,
@@ -289,7 +289,7 @@ impl NatsTransport {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when the description has no name, the stream of the retry lane or the consumer exist with settings that will not do, or the
+    /// `InvalidConfig` when the description has no name, the stream of the retry queue or the consumer exist with settings that will not do, or the
     /// server says that the user may not fetch, acknowledge, or read what large records are made of; `Unavailable` when the
     /// server does not answer or there is no such stream.
     pub async fn source(&self, client: &impl JetStream) -> Result<NatsSource, TransportError> {
@@ -326,7 +326,7 @@ impl NatsTransport {
         let mut pullers = pullers.into_iter();
         let main = pullers.next();
         let retries = pullers.next().zip(stream).map(|(puller, stream)| {
-            let [_, waiting, _] = stream.lane(name);
+            let [_, waiting, _] = stream.queue(name);
             puller.with_overdue(Overdue::new(stream.config(), waiting, self.clock.clone()))
         });
         Ok(NatsSource::new(server, reading, main, retries))
@@ -339,8 +339,8 @@ impl NatsTransport {
     /// `InvalidConfig` when the description has no name, the stream exists with other settings, the server says that the user may not publish to this
     /// consumer's part of it, or this consumer goes [without retries](Self::without_retries); `Unavailable` when the
     /// server does not answer.
-    pub async fn retry_lane(&self, client: &impl JetStream) -> Result<NatsRetryLane, StoreError> {
-        const OPENING: &str = "open a retry lane";
+    pub async fn retry_queue(&self, client: &impl JetStream) -> Result<NatsRetryQueue, StoreError> {
+        const OPENING: &str = "open a retry queue";
         let Some(stream) = self.retries() else {
             let text = "this consumer goes without retries; leave out `without_retries`";
             return Err(SetupError::Config(text.to_owned()).for_store(OPENING));
@@ -350,12 +350,12 @@ impl NatsTransport {
         let config = stream.config();
         let opened = async {
             let info = streams::ensure(&context, &config).await?;
-            permissions::require(&context.client(), &stream.lane(name)).await.map(|()| info)
+            permissions::require(&context.client(), &stream.queue(name)).await.map(|()| info)
         };
         let info = opened.await.map_err(|error| error.for_store(OPENING))?;
         let schedules = stream.schedules(&info);
         let home = Home::new(context, &stream.name);
-        Ok(NatsRetryLane::new(home, stream, name, schedules, self.clock.clone()))
+        Ok(NatsRetryQueue::new(home, stream, name, schedules, self.clock.clone()))
     }
 }
 
@@ -384,11 +384,11 @@ where
         &self,
         client: &C,
         name: &str,
-    ) -> Result<Option<BoxRetryLane>, StoreError> {
+    ) -> Result<Option<BoxRetryQueue>, StoreError> {
         if self.retries.is_none() {
             return Ok(None);
         }
-        Ok(Some(BoxRetryLane::new(self.named(name).retry_lane(client).await?)))
+        Ok(Some(BoxRetryQueue::new(self.named(name).retry_queue(client).await?)))
     }
 
     async fn dead_letters(&self, client: &C, name: &str) -> Result<BoxSink, StoreError> {

@@ -15,10 +15,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, CheckLimits, ClaimRequest, Claims, Finish, Finished, Letters, OperationSpec, Operations,
-    Sink, Upkeep,
+    Actor, CheckLimits, ClaimRequest, Claims, Finish, Finished, Letters, Maintenance,
+    OperationSpec, Operations, Sink,
 };
-use dlq_core::{Clock, Filter, LetterId, Resolution, RetryLane, Status, StoreError, Timestamp};
+use dlq_core::{Clock, Filter, LetterId, Resolution, RetryQueue, Status, StoreError, Timestamp};
 use dlq_redis::RedisConfig;
 use dlq_redis::store::RedisStore;
 use dlq_services::{Redis, Service, ensure_installed, or_skip};
@@ -121,9 +121,9 @@ async fn step(
         }
         3 => {
             let record = fixtures::letter(*next);
-            let escalation = fixtures::escalation(&record, 1, clock.now());
+            let delayed_retry = fixtures::delayed_retry(&record, 1, clock.now());
             *next += 1;
-            store.escalate(escalation).await?;
+            store.enqueue(delayed_retry).await?;
             journal.note(&format!("put {}\n", record.id));
         }
         4 => {

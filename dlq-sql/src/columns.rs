@@ -201,7 +201,7 @@ pub(crate) fn put_run<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) -> R
     to.text(lower.map(Cow::from))?;
     to.count(letter.attempts)?;
     to.count(letter.crashes)?;
-    to.count(letter.escalations)?;
+    to.count(letter.delayed_retries)?;
     to.nanos(Some(letter.died_at))?;
     to.json(json(&letter.history))
 }
@@ -315,7 +315,7 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     letter.attempts = fields.count()?;
     letter.crashes = fields.count()?;
     letter.deliveries = fields.count()?;
-    letter.escalations = fields.count()?;
+    letter.delayed_retries = fields.count()?;
     let payload_size = fields.int_or_none()?.map(i64::cast_unsigned);
     letter.died_at = Timestamp::from_nanos(fields.int()?);
     letter.confirmed = fields.flag()?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use dlq_core::store::{
     Actor, ClaimRequest, Claims, Finish, Finished, Letters, OperationSpec, Operations, Sink,
 };
-use dlq_core::{Clock, Filter, LetterId, Resolution, RetryLane, Status, Timestamp};
+use dlq_core::{Clock, Filter, LetterId, Resolution, RetryQueue, Status, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{self, ManualClock};
 
@@ -100,10 +100,10 @@ async fn child(directory: &Path, run: u64, mut random: Random) {
             }
             3 => {
                 let record = fixtures::letter(next);
-                let escalation = fixtures::escalation(&record, 1, clock.now());
+                let delayed_retry = fixtures::delayed_retry(&record, 1, clock.now());
                 let id = record.id;
                 next += 1;
-                store.escalate(escalation).await.expect("escalate answers");
+                store.enqueue(delayed_retry).await.expect("enqueue answers");
                 journal.note(&format!("put {id}\n"));
             }
             4 => {

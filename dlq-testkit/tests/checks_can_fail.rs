@@ -7,8 +7,8 @@ use dlq_letters::memory::MemoryStore;
 use dlq_testkit::faulty::{Fault, FaultyStore};
 use dlq_testkit::fixtures::ManualClock;
 use dlq_testkit::store::{
-    self, Check, MemoryFixture, StoreFixture, claims, concurrency, finishes, hostile, lane, lists,
-    operations, puts, statistics,
+    self, Check, MemoryFixture, StoreFixture, claims, concurrency, finishes, hostile, lists,
+    operations, puts, retry_queue, statistics,
 };
 
 macro_rules! faulty {
@@ -114,5 +114,5 @@ fn a_store_that_forgets_success_fails() {
 
 #[test]
 fn a_store_that_loses_retry_records_fails() {
-    fails::<Recordless, _>(lane::a_record_waits_until_it_is_due);
+    fails::<Recordless, _>(retry_queue::a_record_waits_until_it_is_due);
 }

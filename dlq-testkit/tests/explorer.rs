@@ -102,12 +102,12 @@ explored!(
     idempotent_duplicate,
     idempotent_failures,
     idempotent_duplicate_fails,
-    escalated_to_lane,
-    escalated_to_stream,
-    escalated_to_store,
+    sent_to_retry_queue,
+    retried_over_stream,
+    retried_over_store,
     replay_succeeds,
     replay_dies_then_succeeds,
-    replay_is_escalated,
+    replay_is_retried_later,
     replay_idempotent,
     replay_past_the_cap,
     automatic_schedule,
@@ -129,7 +129,7 @@ explored!(
     forged_identity,
     forged_generation,
     forged_to_stream,
-    forged_to_lane,
+    forged_to_queue,
     forged_replay,
     forged_to_store,
 );
@@ -187,7 +187,7 @@ fn letters_that_are_confirmed_and_not_written_are_found() {
 
 #[test]
 fn records_that_are_confirmed_and_not_written_are_found() {
-    for name in ["escalated_to_lane", "escalated_to_stream", "escalated_to_store"] {
+    for name in ["sent_to_retry_queue", "retried_over_stream", "retried_over_store"] {
         let report = briefly(Explorer::new(scenario(name)).flaw(Flaw::ConfirmsUnwrittenRecords));
         assert!(
             found(&report).contains("is settled, not handled, and nowhere recorded"),

@@ -3,13 +3,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use dlq_core::memory::{MemoryBroker, MemoryRetryLane, MemorySource, Start};
+use dlq_core::memory::{MemoryBroker, MemoryRetryQueue, MemorySource, Start};
 use dlq_core::{
     Disposition, Message, Position, Settle, SharedClock, Sink, Source, TransportErrorKind,
 };
-use dlq_testkit::doubles::{EarlyAckSource, FaultyLane, FaultySource, LaneFault, SourceFault};
+use dlq_testkit::doubles::{
+    EarlyAckSource, FaultyRetryQueue, FaultySource, RetryQueueFault, SourceFault,
+};
 use dlq_testkit::transport::{
-    MemoryFixture, TransportFixture, closing, delivering, lane, run, settling,
+    MemoryFixture, TransportFixture, closing, delivering, retry_queue, run, settling,
 };
 
 mod memory {
@@ -28,17 +30,17 @@ const SOURCES: [SourceFault; 5] = [
     SourceFault::CountsNothing,
     SourceFault::AddsHeaders,
 ];
-const LANES: [LaneFault; 5] = [
-    LaneFault::Early,
-    LaneFault::Repeats,
-    LaneFault::ForgetsAttempts,
-    LaneFault::Loses,
-    LaneFault::TellsOthers,
+const QUEUES: [RetryQueueFault; 5] = [
+    RetryQueueFault::Early,
+    RetryQueueFault::Repeats,
+    RetryQueueFault::ForgetsAttempts,
+    RetryQueueFault::Loses,
+    RetryQueueFault::TellsOthers,
 ];
 
 impl<const FAULT: usize> TransportFixture for Broken<FAULT> {
     type Source = FaultySource<MemorySource>;
-    type Lane = FaultyLane<MemoryRetryLane>;
+    type DeliveredFrom = FaultyRetryQueue<MemoryRetryQueue>;
 
     const PAUSED: bool = true;
 
@@ -54,9 +56,9 @@ impl<const FAULT: usize> TransportFixture for Broken<FAULT> {
         FaultySource::new(self.0.source(consumer).await, SOURCES.get(FAULT).copied())
     }
 
-    async fn retry_lane(&self) -> Option<Self::Lane> {
-        let fault = FAULT.checked_sub(SOURCES.len()).and_then(|fault| LANES.get(fault)).copied();
-        self.0.retry_lane().await.map(|lane| FaultyLane::new(lane, fault))
+    async fn retry_queue(&self) -> Option<Self::DeliveredFrom> {
+        let fault = FAULT.checked_sub(SOURCES.len()).and_then(|fault| QUEUES.get(fault)).copied();
+        self.0.retry_queue().await.map(|queue| FaultyRetryQueue::new(queue, fault))
     }
 
     fn lease(&self) -> Duration {
@@ -90,17 +92,19 @@ fn a_source_that_breaks_a_promise_is_found() {
 }
 
 #[test]
-fn a_lane_that_breaks_a_promise_is_found() {
-    let text = fails(|| run::<Broken<5>, _>("early", lane::a_record_comes_when_it_is_due));
+fn a_retry_queue_that_breaks_a_promise_is_found() {
+    let text = fails(|| run::<Broken<5>, _>("early", retry_queue::a_record_comes_when_it_is_due));
     assert!(text.contains("due in"), "{text}");
-    let text = fails(|| run::<Broken<6>, _>("twice", lane::a_hop_written_twice_is_one_record));
-    assert!(text.contains("nothing was expected"), "{text}");
-    let text = fails(|| run::<Broken<7>, _>("attempts", lane::a_record_continues_the_count));
-    assert!(text.contains("one attempt was made before"), "{text}");
-    let text = fails(|| run::<Broken<8>, _>("loses", lane::a_record_survives_a_crash));
-    assert!(text.contains("no delivery within"), "{text}");
     let text =
-        fails(|| run::<Broken<9>, _>("others", lane::a_record_is_heard_by_its_consumer_only));
+        fails(|| run::<Broken<6>, _>("twice", retry_queue::a_hop_written_twice_is_one_record));
+    assert!(text.contains("nothing was expected"), "{text}");
+    let text = fails(|| run::<Broken<7>, _>("attempts", retry_queue::a_record_continues_the_count));
+    assert!(text.contains("one attempt was made before"), "{text}");
+    let text = fails(|| run::<Broken<8>, _>("loses", retry_queue::a_record_survives_a_crash));
+    assert!(text.contains("no delivery within"), "{text}");
+    let text = fails(|| {
+        run::<Broken<9>, _>("others", retry_queue::a_record_is_heard_by_its_consumer_only)
+    });
     assert!(text.contains("nothing was expected"), "{text}");
 }
 
@@ -110,7 +114,7 @@ struct EarlyAck(MemoryFixture);
 
 impl TransportFixture for EarlyAck {
     type Source = EarlyAckSource<MemorySource>;
-    type Lane = MemoryRetryLane;
+    type DeliveredFrom = MemoryRetryQueue;
 
     const PAUSED: bool = true;
 
@@ -126,8 +130,8 @@ impl TransportFixture for EarlyAck {
         EarlyAckSource::new(self.0.source(consumer).await)
     }
 
-    async fn retry_lane(&self) -> Option<MemoryRetryLane> {
-        self.0.retry_lane().await
+    async fn retry_queue(&self) -> Option<MemoryRetryQueue> {
+        self.0.retry_queue().await
     }
 
     fn lease(&self) -> Duration {

@@ -63,7 +63,7 @@
 //! [idempotency], [timeout], [panic guard](catch_panic), [classify], the [handler] with its [extractors](extract).
 //! [`stage`] says what they hand each other; a wrong order does not compile. A [`router`] sends subjects and event
 //! types to several handlers. The [`consumer`] runs a stack over a source, and over what is due in a store
-//! ([`store_lane`]).
+//! ([`store_source`]).
 //!
 //! # Guarantees
 //!
@@ -93,7 +93,7 @@ pub mod metrics;
 pub mod retry;
 pub mod router;
 pub mod stage;
-pub mod store_lane;
+pub mod store_source;
 pub mod timeout;
 pub mod trace;
 

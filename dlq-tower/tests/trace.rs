@@ -74,7 +74,7 @@ impl Subscriber for Listener {
 }
 
 #[test]
-fn a_span_says_what_is_in_hand_and_what_became_of_it() {
+fn a_span_says_what_is_in_flight_and_what_became_of_it() {
     let listener = Listener::default();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -223,14 +223,14 @@ fn who_never_comes_to_the_end_of_a_ladder_is_told() {
     let (short, long) = (Duration::from_secs(5), Duration::from_secs(30));
     let store: fn(ConsumerBuilder) -> ConsumerBuilder = |it| it.dead_letters(MemoryStore::new());
     let sink: fn(ConsumerBuilder) -> ConsumerBuilder = |it| it.sink(MemoryStore::new());
-    let lane: fn(ConsumerBuilder) -> ConsumerBuilder =
-        |it| it.sink(MemoryStore::new()).retry_lane(MemoryStore::new());
+    let queue: fn(ConsumerBuilder) -> ConsumerBuilder =
+        |it| it.sink(MemoryStore::new()).retry_queue(MemoryStore::new());
     let of_routing: fn(ConsumerBuilder) -> ConsumerBuilder =
-        |it| it.sink(MemoryStore::new()).routing(|routing| routing.retry_lane(MemoryStore::new()));
+        |it| it.sink(MemoryStore::new()).routing(|routing| routing.retry_queue(MemoryStore::new()));
     tracing::subscriber::with_default(warned.clone(), || {
         let told = build(long, sink);
-        assert!(told.len() == 1 && told[0].contains("`retry_lane(…)`"), "{told:?}");
-        for (waits, adjust) in [(short, sink), (long, store), (long, lane), (long, of_routing)] {
+        assert!(told.len() == 1 && told[0].contains("`retry_queue(…)`"), "{told:?}");
+        for (waits, adjust) in [(short, sink), (long, store), (long, queue), (long, of_routing)] {
             assert_eq!(build(waits, adjust), [""; 0]);
         }
     });

@@ -33,7 +33,7 @@ struct Queue {
     ready: VecDeque<u64>,
     later: BTreeSet<(Instant, u64)>,
     handed_out: BTreeMap<u64, u32>,
-    in_hand: usize,
+    in_flight: usize,
 }
 
 impl FileBroker {
@@ -76,7 +76,7 @@ impl FileBroker {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let queue = self.queue();
-        queue.ready.is_empty() && queue.later.is_empty() && queue.in_hand == 0
+        queue.ready.is_empty() && queue.later.is_empty() && queue.in_flight == 0
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -94,7 +94,7 @@ impl FileBroker {
         let Some(n) = queue.ready.pop_front() else {
             return Err(queue.later.first().map(|(due, _)| *due));
         };
-        queue.in_hand += 1;
+        queue.in_flight += 1;
         let count = queue.handed_out.entry(n).or_insert(0);
         *count += 1;
         Ok((n, *count))
@@ -154,14 +154,14 @@ impl Settle for FileSettle {
             Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)
-            | Disposition::Escalated { .. } => {
+            | Disposition::DelayedRetry { .. } => {
                 self.broker.note("ack", self.n)?;
                 None
             }
             unknown => return Err(unknown.unsupported()),
         };
         let mut queue = self.broker.queue();
-        queue.in_hand -= 1;
+        queue.in_flight -= 1;
         queue.later.extend(later.map(|due| (due, self.n)));
         drop(queue);
         self.broker.shared.changed.notify_one();

@@ -45,12 +45,12 @@ pub enum WorkError {
     Never,
 }
 
-/// Does what [`kind`] says, and notes its begin and its success. Every retry takes the way through the retry lane.
+/// Does what [`kind`] says, and notes its begin and its success. Every retry takes the way through the retry queue.
 #[dlq_handler(
     name = "tests.work",
     max_attempts = 3,
     backoff = constant("50ms"),
-    hold_limit = "1ms",
+    max_in_process_delay = "1ms",
     max_crashes = 3
 )]
 pub async fn work(

@@ -3,7 +3,7 @@
 pub use dlq_macros::{ClassifyOfTowerDlq as Classify, dlq_handler_of_tower_dlq as dlq_handler};
 pub use dlq_tower::{
     InvalidConfig, audit, catch_panic, classify, concurrency, consumer, core, dead_letter, extract,
-    handler, idempotency, metrics, retry, router, stage, store_lane, timeout, trace,
+    handler, idempotency, metrics, retry, router, stage, store_source, timeout, trace,
 };
 
 #[doc(hidden)]
@@ -14,7 +14,7 @@ pub mod memory {
     pub use dlq_letters::memory::MemoryStore;
     pub use dlq_tower::core::idempotency::memory::MemoryIdempotency;
     pub use dlq_tower::core::memory::{
-        MemoryBroker, MemoryOutbox, MemoryRetryLane, MemorySink, MemorySource, MemoryTransport,
+        MemoryBroker, MemoryOutbox, MemoryRetryQueue, MemorySink, MemorySource, MemoryTransport,
     };
 }
 

@@ -121,7 +121,7 @@ async fn ours(near: &str, url: &str, messages: usize, fate: Fate) -> Result<Dura
         .without_crash_marks()
         // All of them fail, which would be taken for an outage.
         .outage(OutagePolicy::new().with_minimum(u32::MAX))
-        .max_in_hand(IN_FLIGHT)
+        .max_in_flight(IN_FLIGHT)
         .open()
         .await?;
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! Consume, handle and commit: beside the bare loop, which has one record in hand, and beside the client with as many
-//! records in hand as ours.
+//! Consume, handle and commit: beside the bare loop, which has one record in flight, and beside the client with as many
+//! records in flight as ours.
 
 use super::ours::{self, Fate};
 use super::{BYTES, Bench, Failed, block_on, held, raw, records, rounds};
@@ -23,7 +23,7 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
         let Some(mut bench) = Bench::start(false).await? else { return Ok(()) };
         bench.fill("work", count).await?;
         println!("{count} records of {BYTES} bytes");
-        let mut bare = Run::new("raw: polled in a bare loop, one in hand");
+        let mut bare = Run::new("raw: polled in a bare loop, one in flight");
         let mut taken = Run::new("ours, taken in a bare loop, with no stack");
         let mut all = SHAPES.map(|_| {
             [
@@ -40,25 +40,25 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
             let (brokers, group) = (bench.brokers(), bench.next_name());
             let time = ours::take(&brokers, "work", &group, count);
             round!(bench, taken, count, time.await);
-            for (in_hand, [polled, borrowed, owned, ours]) in SHAPES.into_iter().zip(&mut all) {
+            for (in_flight, [polled, borrowed, owned, ours]) in SHAPES.into_iter().zip(&mut all) {
                 let (config, group) = (bench.config(), bench.next_name());
-                let hold = || held::polled(config, "work", &group, count, in_hand);
+                let hold = || held::polled(config, "work", &group, count, in_flight);
                 round!(bench, polled, count, tokio::task::block_in_place(hold));
                 for (run, owns) in [(borrowed, false), (owned, true)] {
                     let (config, group) = (bench.config(), bench.next_name());
-                    let time = held::streamed(config, "work", &group, count, in_hand, owns);
+                    let time = held::streamed(config, "work", &group, count, in_flight, owns);
                     round!(bench, run, count, time.await);
                 }
                 let (brokers, group) = (bench.brokers(), bench.next_name());
-                let time = ours::consume(&brokers, "work", &group, count, in_hand, Fate::Success);
+                let time = ours::consume(&brokers, "work", &group, count, in_flight, Fate::Success);
                 round!(bench, ours, count, time.await);
             }
         }
         bare.show(count);
         taken.show(count);
         println!("  {:.2} of bare", taken.of(&bare));
-        for (in_hand, [polled, borrowed, owned, ours]) in SHAPES.into_iter().zip(all) {
-            println!("{in_hand} in hand:");
+        for (in_flight, [polled, borrowed, owned, ours]) in SHAPES.into_iter().zip(all) {
+            println!("{in_flight} in flight:");
             for run in [&polled, &borrowed, &owned, &ours] {
                 run.show(count);
             }

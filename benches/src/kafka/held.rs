@@ -1,4 +1,4 @@
-//! The client alone, with as many records in hand as ours has. They end in another order than they came, so it takes a
+//! The client alone, with as many records in flight as ours has. They end in another order than they came, so it takes a
 //! tracker to know what may be committed: of each partition, up to the lowest record that has not ended.
 
 use std::cell::{Cell, RefCell};
@@ -41,7 +41,7 @@ impl Tracker {
     }
 }
 
-/// A record in hand.
+/// A record in flight.
 #[derive(Clone, Copy)]
 struct Place {
     partition: i32,
@@ -103,15 +103,15 @@ pub(super) fn polled(
     topic: &str,
     group: &str,
     count: usize,
-    in_hand: usize,
+    in_flight: usize,
 ) -> Result<Duration, Failed> {
     let consumer: BaseConsumer = joined(config, topic, group)?;
     let mut trackers = Trackers::new(topic);
-    let mut held: Vec<(Place, BorrowedMessage<'_>)> = Vec::with_capacity(in_hand);
+    let mut held: Vec<(Place, BorrowedMessage<'_>)> = Vec::with_capacity(in_flight);
     let mut chance = Chance(0x9E37_79B9_7F4A_7C15);
     let mut start = None;
-    for received in 0..count + in_hand {
-        if held.len() == in_hand || received >= count {
+    for received in 0..count + in_flight {
+        if held.len() == in_flight || received >= count {
             if held.is_empty() {
                 break;
             }
@@ -147,7 +147,7 @@ pub(super) async fn streamed(
     topic: &str,
     group: &str,
     count: usize,
-    in_hand: usize,
+    in_flight: usize,
     owns: bool,
 ) -> Result<Duration, Failed> {
     let consumer: StreamConsumer = joined(config, topic, group)?;
@@ -169,7 +169,7 @@ pub(super) async fn streamed(
                 Ok::<_, Failed>(place)
             }
         });
-        let mut ended = pin!(received.buffer_unordered(in_hand));
+        let mut ended = pin!(received.buffer_unordered(in_flight));
         while let Some(place) = ended.next().await {
             trackers.borrow_mut().ended(&consumer, place?)?;
         }

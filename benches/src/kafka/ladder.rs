@@ -21,26 +21,26 @@ fn run(size: Size, far: bool) -> Result<(), Failed> {
         let Some(mut bench) = Bench::start(far).await? else { return Ok(()) };
         bench.fill("work", count).await?;
         println!("{count} records of {BYTES} bytes, {}", far_or_near(far));
-        for in_hand in [256, 1_024, 4_096] {
-            once(&mut bench, size, count, in_hand).await?;
+        for in_flight in [256, 1_024, 4_096] {
+            once(&mut bench, size, count, in_flight).await?;
         }
         Ok(())
     })
 }
 
-async fn once(bench: &mut Bench, size: Size, count: usize, in_hand: usize) -> Result<(), Failed> {
-    let mut raw = Run::new(format!("raw: forwarded, {in_hand} in hand"));
-    let mut ours = Run::new(format!("ours: to the retry topic, {in_hand} in hand"));
+async fn once(bench: &mut Bench, size: Size, count: usize, in_flight: usize) -> Result<(), Failed> {
+    let mut raw = Run::new(format!("raw: forwarded, {in_flight} in flight"));
+    let mut ours = Run::new(format!("ours: to the retry topic, {in_flight} in flight"));
     for _ in 0..rounds(size) {
         let group = bench.next_name();
         let to = format!("work.{group}");
         bench.create(&to).await?;
         let before = bench.computed();
-        let time = raw::forward(bench.config(), "work", &to, &group, count, in_hand).await?;
+        let time = raw::forward(bench.config(), "work", &to, &group, count, in_flight).await?;
         raw.add(time, count, before, bench.computed());
         let (brokers, group) = (bench.brokers(), bench.next_name());
         let before = bench.computed();
-        let time = ours::consume(&brokers, "work", &group, count, in_hand, Fate::Retry).await?;
+        let time = ours::consume(&brokers, "work", &group, count, in_flight, Fate::Retry).await?;
         ours.add(time, count, before, bench.computed());
     }
     raw.show(count);

@@ -1,4 +1,4 @@
-//! A consumer as a user composes it: the attribute's stack, source, retry lane and sink of Kafka.
+//! A consumer as a user composes it: the attribute's stack, source, retry queue and sink of Kafka.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +50,7 @@ pub(super) async fn consume(
     topic: &str,
     group: &str,
     count: usize,
-    in_hand: usize,
+    in_flight: usize,
     fate: Fate,
 ) -> Result<Duration, Failed> {
     let records = KafkaTransport::new(topic)
@@ -67,7 +67,7 @@ pub(super) async fn consume(
     let consumer = Consumer::on(records, brokers)
         .handler(work::handler().with_state(Arc::clone(&state)).build()?)
         .without_crash_marks()
-        .max_in_hand(in_hand)
+        .max_in_flight(in_flight)
         .without_outage_protection()
         .open()
         .await?;

@@ -103,7 +103,7 @@ pub(super) async fn forward(
     to: &str,
     group: &str,
     count: usize,
-    in_hand: usize,
+    in_flight: usize,
 ) -> Result<Duration, Failed> {
     let consumer: BaseConsumer = joined(config.clone(), topic, group)?;
     let mut config = config;
@@ -113,7 +113,7 @@ pub(super) async fn forward(
     let mut sent: VecDeque<(i32, i64, DeliveryFuture)> = VecDeque::new();
     let mut start = None;
     for _ in 0..count {
-        if sent.len() == in_hand {
+        if sent.len() == in_flight {
             confirm(&consumer, &mut positions, sent.pop_front()).await?;
         }
         let message = next(&consumer)?;

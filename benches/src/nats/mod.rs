@@ -36,17 +36,17 @@ struct Shape {
     /// Number of messages that are fetched ahead.
     prefetch: usize,
     /// Number of messages that are handled or acknowledged at once.
-    in_hand: usize,
+    in_flight: usize,
 }
 
 impl Shape {
-    const DEFAULT: Self = Self { prefetch: 32, in_hand: 256 };
-    const MORE: Self = Self { prefetch: 256, in_hand: 256 };
-    const MOST: Self = Self { prefetch: 1024, in_hand: 1024 };
+    const DEFAULT: Self = Self { prefetch: 32, in_flight: 256 };
+    const MORE: Self = Self { prefetch: 256, in_flight: 256 };
+    const MOST: Self = Self { prefetch: 1024, in_flight: 1024 };
 
     /// Returns the number of messages that the server hands out before it wants to see acknowledgements.
     fn unsettled(self) -> u32 {
-        u32::try_from((self.prefetch + self.in_hand) * 2).unwrap_or(u32::MAX).max(1024)
+        u32::try_from((self.prefetch + self.in_flight) * 2).unwrap_or(u32::MAX).max(1024)
     }
 }
 
@@ -96,10 +96,10 @@ impl Bench {
     }
 
     fn headline(&self, far: bool, shape: Shape, messages: usize) {
-        let Shape { prefetch, in_hand } = shape;
+        let Shape { prefetch, in_flight } = shape;
         let way = if far { "5 ms added to each way" } else { "no way to go" };
         println!(
-            "\n{messages} messages of {BYTES} bytes, prefetch {prefetch}, {in_hand} in hand, {way}"
+            "\n{messages} messages of {BYTES} bytes, prefetch {prefetch}, {in_flight} in flight, {way}"
         );
     }
 }

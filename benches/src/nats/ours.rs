@@ -35,7 +35,7 @@ pub(super) async fn consume(
         .handler(work::handler().with_state(state.clone()).build()?)
         .without_crash_marks()
         .routing(move |layer| layer.writers(writers))
-        .max_in_hand(shape.in_hand)
+        .max_in_flight(shape.in_flight)
         .open()
         .await?;
     state.measure(consumer, count).await

@@ -49,7 +49,7 @@ pub(super) async fn consume(
                 black_box(message.payload.len());
                 message.double_ack().await.map_err(|error| error.to_string())
             });
-            done.buffer_unordered(shape.in_hand).try_for_each(|()| ready(Ok(()))).await?;
+            done.buffer_unordered(shape.in_flight).try_for_each(|()| ready(Ok(()))).await?;
         }
         Ack::Requested => {
             let done = messages.map(|message| async move {
@@ -57,7 +57,7 @@ pub(super) async fn consume(
                 black_box(message.payload.len());
                 request_ack(client, &message).await
             });
-            done.buffer_unordered(shape.in_hand).try_for_each(|()| ready(Ok(()))).await?;
+            done.buffer_unordered(shape.in_flight).try_for_each(|()| ready(Ok(()))).await?;
         }
     }
     Ok(start.elapsed())
@@ -88,7 +88,7 @@ pub(super) async fn bury(
         letter.await.map_err(|error| error.to_string())?;
         request_ack(client, &message).await
     });
-    done.buffer_unordered(shape.in_hand).try_for_each(|()| ready(Ok(()))).await?;
+    done.buffer_unordered(shape.in_flight).try_for_each(|()| ready(Ok(()))).await?;
     Ok(start.elapsed())
 }
 

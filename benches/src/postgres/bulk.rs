@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Control, Finish, Mark, OperationSpec, Operations as _,
-    Selection, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Control, Finish, Maintenance as _, Mark, OperationSpec,
+    Operations as _, Selection, Sink as _,
 };
 use dlq_core::{DeadLetter, Filter, Resolution};
 

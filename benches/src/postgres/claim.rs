@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::rules::born;
-use dlq_core::store::{Actor, ClaimRequest, Claims as _, Finish, Upkeep as _};
+use dlq_core::store::{Actor, ClaimRequest, Claims as _, Finish, Maintenance as _};
 use dlq_core::{DeadLetter, Resolution, Timestamp};
 use dlq_sql::postgres::PostgresStore;
 

@@ -196,8 +196,8 @@ fn explain(plan: &ReplayPlan, to: &str, dry: bool) {
     for (why, count) in &plan.skipped {
         say!("{count} more match and {will} be skipped: {why}");
     }
-    for hearer in &plan.hearers {
-        say!("{} {will} hear them too", escape(&hearer.to_string()));
+    for subscriber in &plan.subscribers {
+        say!("{} {will} hear them too", escape(&subscriber.to_string()));
     }
     for note in &plan.notes {
         say!("note: {}", escape(note));
@@ -212,17 +212,17 @@ fn show(out: &mut Output, plan: &ReplayPlan) -> Result<(), CliError> {
         }
         return Ok(());
     }
-    let hearers: Vec<_> = plan
-        .hearers
+    let subscribers: Vec<_> = plan
+        .subscribers
         .iter()
-        .map(|hearer| json!({ "stream": hearer.stream, "consumer": hearer.consumer }))
+        .map(|subscriber| json!({ "stream": subscriber.stream, "consumer": subscriber.consumer }))
         .collect();
     out.document(&json!({
         "plan": {
             "count": plan.letters,
             "skipped": skipped(&plan.skipped),
             "sample": plan.sample,
-            "hearers": hearers,
+            "subscribers": subscribers,
             "notes": plan.notes,
         },
     }))

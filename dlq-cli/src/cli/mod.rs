@@ -6,8 +6,8 @@ mod broker;
 mod import_foreign;
 #[cfg(any(feature = "mongo", feature = "postgres"))]
 mod import_table;
+mod maintenance;
 mod serve;
-mod upkeep;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use broker::{
@@ -17,10 +17,10 @@ pub(crate) use broker::{
 pub(crate) use broker::{ConsumerOf, RouteArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
-pub(crate) use serve::ServeArgs;
-pub(crate) use upkeep::{
+pub(crate) use maintenance::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
+pub(crate) use serve::ServeArgs;
 
 #[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
 pub(crate) use import_foreign::ForeignArgs;

@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use dlq_core::store::{CheckLimits, Upkeep as _};
+use dlq_core::store::{CheckLimits, Maintenance as _};
 use dlq_core::{DeadLetters, Finding, Severity};
 
 use super::{Context, PARTIAL};

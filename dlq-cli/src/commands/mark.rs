@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use dlq_core::store::{Letters as _, Marked, Upkeep as _};
+use dlq_core::store::{Letters as _, Maintenance as _, Marked};
 use dlq_core::{DeadLetters, Filter};
 
 use super::{Context, PARTIAL, list};

@@ -58,8 +58,8 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
     field(out, "reason", format!("{}, class {}{cause}", letter.reason, letter.class))?;
     field(out, "group", letter.fingerprint.to_string())?;
     let counts = format!(
-        "{} attempts, {} deliveries, {} crashes, {} escalations",
-        letter.attempts, letter.deliveries, letter.crashes, letter.escalations
+        "{} attempts, {} deliveries, {} crashes, {} delayed retries",
+        letter.attempts, letter.deliveries, letter.crashes, letter.delayed_retries
     );
     field(out, "counts", counts)?;
     field(

@@ -37,7 +37,7 @@ pub(super) async fn run(
         out.document(&report)?;
     }
     if report.broken > 0 {
-        let text = "a part of the router broke down, which ended it; start it again, and what was in hand comes again";
+        let text = "a part of the router broke down, which ended it; start it again, and what was in flight comes again";
         return Err(CliError::failed(text));
     }
     Ok(if report.given_up > 0 { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })

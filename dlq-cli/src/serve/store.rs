@@ -2,7 +2,9 @@
 
 use std::future::Future;
 
-use dlq_core::store::{Claims as _, Due, Health, HealthThresholds, Operation, Stats, Upkeep as _};
+use dlq_core::store::{
+    Claims as _, Due, Health, HealthThresholds, Maintenance as _, Operation, Stats,
+};
 use dlq_core::{DeadLetters, Filter, Status, Timestamp};
 use std::time::Duration;
 

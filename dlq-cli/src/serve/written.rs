@@ -84,10 +84,10 @@ impl Written {
 #[cfg(test)]
 mod tests {
     use dlq_core::Message;
-    use dlq_core::RetryLane as _;
-    use dlq_core::store::{Actor, ClaimRequest, Claims as _, Upkeep as _};
+    use dlq_core::RetryQueue as _;
+    use dlq_core::store::{Actor, ClaimRequest, Claims as _, Maintenance as _};
     use dlq_letters::memory::MemoryStore;
-    use dlq_testkit::fixtures::{escalation, letter, letter_of};
+    use dlq_testkit::fixtures::{delayed_retry, letter, letter_of};
 
     use super::*;
 
@@ -137,7 +137,7 @@ mod tests {
         look(&mut written, &store).await;
         for n in 0..3 {
             let due = SystemClock.now().after(Duration::from_secs(u64::from(n > 0) * 3600));
-            store.store().escalate(escalation(&letter(n), 1, due)).await.unwrap();
+            store.store().enqueue(delayed_retry(&letter(n), 1, due)).await.unwrap();
         }
         let request = ClaimRequest::due(["orders.handle"], 9, Duration::from_secs(60));
         assert_eq!(store.store().claim(request).await.unwrap().len(), 1);

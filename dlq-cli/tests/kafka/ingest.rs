@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::store::{Letters as _, Upkeep as _};
+use dlq_core::store::{Letters as _, Maintenance as _};
 use dlq_core::{DeadLetter, Filter, LetterId};
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 #[cfg(not(feature = "kafka-zstd"))]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::store::{Actor, Letters as _, Selection, Upkeep as _};
+use dlq_core::store::{Actor, Letters as _, Maintenance as _, Selection};
 use dlq_core::{DeadLetter, Filter, LetterId, Order, PageRequest};
 use dlq_nats::async_nats::jetstream::stream;
 use dlq_sql::sqlite::SqliteStore;
@@ -158,8 +158,8 @@ async fn asked_twice_it_ends_at_once_and_nothing_is_lost() {
     let ran = loop {
         let mut process = bench.start(&["ingest", "--into", &into, "--lease", "1s"]);
         process.says("go into");
-        // It has them in hand, and waits for the store: a moment later, which nothing tells of.
-        let in_hand = async {
+        // It has them in flight, and waits for the store: a moment later, which nothing tells of.
+        let in_flight = async {
             loop {
                 let stream = bench.context.get_stream(&bench.name).await.unwrap();
                 match stream.consumer_info("dlq-ingest").await {
@@ -168,7 +168,7 @@ async fn asked_twice_it_ends_at_once_and_nothing_is_lost() {
                 }
             }
         };
-        tokio::time::timeout(crate::fixture::PATIENCE, in_hand).await.unwrap();
+        tokio::time::timeout(crate::fixture::PATIENCE, in_flight).await.unwrap();
         let turn = turns.next().expect("it waits for the store in one of the turns");
         tokio::time::sleep(Duration::from_millis(50) * turn).await;
         process.signal("-INT");

@@ -97,7 +97,7 @@ async fn sent_once_however_often_it_is_asked() {
 
     let dry = bench.run(&["replay", "--all", "--to", "origin", "--dry-run", "-o", "json"]).ok();
     assert_eq!(dry.json()["plan"]["count"], 30);
-    assert_eq!(dry.json()["plan"]["hearers"][0]["consumer"], "audit");
+    assert_eq!(dry.json()["plan"]["subscribers"][0]["consumer"], "audit");
     assert!(
         dry.err.contains("consumer `audit`") && dry.err.contains("nothing was sent"),
         "{}",
@@ -149,7 +149,7 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     for _ in 0..3 {
         let next = timeout(PATIENCE, source.next()).await.expect("it is sent back");
         let (delivery, settle) = next.unwrap().unwrap();
-        assert_eq!((delivery.replays(), delivery.escalations()), (1, 0));
+        assert_eq!((delivery.replays(), delivery.delayed_retries()), (1, 0));
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     assert_eq!(born.count().await, 3);

@@ -189,7 +189,7 @@ async fn g1_killed_again_and_again_it_writes_one_letter_of_each_exhausted_messag
     };
     let (mut router, mut bad, mut written) = (start(), BTreeSet::new(), Vec::new());
     for round in 0..KILLS {
-        // At another place each time, with some of it in hand.
+        // At another place each time, with some of it in flight.
         let before = count().await;
         for n in 0..EACH {
             let is_bad = n % 4 > 0;

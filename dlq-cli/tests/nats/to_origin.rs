@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use dlq_core::store::{Letters as _, Processed, Sink as _, Upkeep as _};
+use dlq_core::store::{Letters as _, Maintenance as _, Processed, Sink as _};
 use dlq_core::{DeadLetter, DeadLetters, Filter, Message, Origin, PageRequest, Position, Status};
 use dlq_nats::async_nats::HeaderMap;
 use dlq_nats::async_nats::jetstream::consumer::pull;

@@ -4,11 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
 use dlq_core::store::{
-    Actor, Mark, OperationSpec, Operations as _, Selection, Sink as _, Upkeep as _,
+    Actor, Maintenance as _, Mark, OperationSpec, Operations as _, Selection, Sink as _,
 };
-use dlq_core::{Clock as _, Filter, Message, RetryLane as _, SystemClock, Timestamp};
+use dlq_core::{Clock as _, Filter, Message, RetryQueue as _, SystemClock, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
-use dlq_testkit::fixtures::{escalation, letter, letter_of};
+use dlq_testkit::fixtures::{delayed_retry, letter, letter_of};
 
 use crate::common::{Ran, dlq};
 use crate::documented::agree_serve;
@@ -23,8 +23,8 @@ async fn what_is_exported_is_what_the_table_says() {
     store.start(spec, Actor::new("ana")).await.unwrap();
     let one = Selection::matching(Filter::new().with_id(letter(4).id)).unwrap();
     store.mark(one, Mark::Quarantined, Actor::new("ana")).await.unwrap();
-    let retry = escalation(&letter(9), 1, Timestamp::EPOCH);
-    store.escalate(retry).await.unwrap();
+    let retry = delayed_retry(&letter(9), 1, Timestamp::EPOCH);
+    store.enqueue(retry).await.unwrap();
     let looks = |page: &Page| page.value("dlq_store_looks_total{outcome=\"answered\"}");
     // One may have begun before all was written; it is shown whole by the second from now.
     let seen = looks(&served.scrape()).unwrap() + 2.0;

@@ -1,6 +1,6 @@
 //! Letters out of one store and into another.
 
-use dlq_core::store::{Actor, Edit, Letters as _, Upkeep as _};
+use dlq_core::store::{Actor, Edit, Letters as _, Maintenance as _};
 use dlq_core::{DeadLetter, Filter, Sink as _};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{hostile_messages, letter, letter_of, varied};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, Receipt, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, Maintenance as _, Receipt,
 };
 use dlq_core::{Clock as _, DeadLetter, Filter, Resolution, Sink as _, Status, SystemClock};
 use dlq_testkit::fixtures::{CONSUMER, letter, varied};

@@ -163,7 +163,7 @@ impl IncidentLetter {
             cause: letter.cause,
             error_type: letter.failure().map(|failure| failure.error_type.to_string()),
             error_message: letter.error(),
-            retry_count: letter.escalations,
+            retry_count: letter.delayed_retries,
             subject: message.subject().to_owned(),
             original_topic: origin.stream().to_owned(),
             original_partition: origin.partition(),

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::{Incident, IngestReport, Outcome};
 use crate::log::{Content, Entries, Entry};
 use crate::store::reading::unclear;
-use crate::store::{BoxStore, Letters, ProcessedEvent, Receipt, Sink, Upkeep as _};
+use crate::store::{BoxStore, Letters, Maintenance as _, ProcessedEvent, Receipt, Sink};
 use crate::{BoxError, DeadLetter, LetterId, StoreError, StoreErrorKind};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

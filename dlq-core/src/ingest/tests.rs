@@ -32,7 +32,7 @@ fn letter(n: u64) -> DeadLetter {
         attempts: 1,
         deliveries: 1,
         crashes: 0,
-        escalations: 0,
+        delayed_retries: 0,
         died_at: Timestamp::from_millis(1),
         confirmed: true,
         attributes: std::collections::BTreeMap::new(),

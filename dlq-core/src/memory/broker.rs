@@ -4,9 +4,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::world::World;
-use super::{MemoryRetryLane, MemorySource};
+use super::{MemoryRetryQueue, MemorySource};
 use crate::clock::{SharedClock, SystemClock};
-use crate::{Lane, Message, Position, Timestamp};
+use crate::{DeliveredFrom, Message, Position, Timestamp};
 
 /// A broker in memory, and the stream of it that this handle publishes to and reads. Clones share what is stored. See
 /// the [module docs](super).
@@ -55,7 +55,7 @@ impl MemoryBroker {
         self
     }
 
-    /// Sets the clock by which this handle, and the sources and lanes made from it, tell the time. Defaults to the
+    /// Sets the clock by which this handle, and the sources and queues made from it, tell the time. Defaults to the
     /// machine's.
     pub fn with_clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
@@ -106,10 +106,10 @@ impl MemoryBroker {
         MemorySource::new(self.clone(), group)
     }
 
-    /// The retry lane beside the stream.
+    /// The retry queue beside the stream.
     #[must_use]
-    pub fn retry_lane(&self) -> MemoryRetryLane {
-        MemoryRetryLane::new(self.clone())
+    pub fn retry_queue(&self) -> MemoryRetryQueue {
+        MemoryRetryQueue::new(self.clone())
     }
 
     /// Returns the number of messages and retry records that the group has not settled, including those that were not
@@ -122,7 +122,7 @@ impl MemoryBroker {
     /// Returns the messages that the group has not settled: the position at which each was published, and the way by
     /// which it comes.
     #[must_use]
-    pub fn unsettled(&self, group: &str) -> Vec<(Position, Lane)> {
+    pub fn unsettled(&self, group: &str) -> Vec<(Position, DeliveredFrom)> {
         self.world().unsettled(&self.stream, group)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! For tests, examples and simulations. It has what a broker has: streams in order of publication, consumer groups with
 //! a place of their own in a stream, leases on what was handed out, redelivery when a lease ends, a count of
-//! deliveries, release after a delay, and a [retry lane](MemoryRetryLane) that only the consumer hears that failed.
+//! deliveries, release after a delay, and a [retry queue](MemoryRetryQueue) that only the consumer hears that failed.
 //!
 //! ```
 //! use dlq_core::memory::MemoryBroker;
@@ -36,11 +36,11 @@
 //! # Cost
 //!
 //! Everything under one lock that is never held across an `await`. Handing out and settling cost the logarithm of what
-//! is in hand or waits. A stream keeps every message, and a group the identity of every retry record.
+//! is in flight or waits. A stream keeps every message, and a group the identity of every retry record.
 
 mod broker;
-mod lane;
 mod outbox;
+mod retry_queue;
 mod settle;
 mod sink;
 mod source;
@@ -48,8 +48,8 @@ mod transport;
 mod world;
 
 pub use broker::{MemoryBroker, Start};
-pub use lane::MemoryRetryLane;
 pub use outbox::MemoryOutbox;
+pub use retry_queue::MemoryRetryQueue;
 pub use settle::MemorySettle;
 pub use sink::MemorySink;
 pub use source::MemorySource;

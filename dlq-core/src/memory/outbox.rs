@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::MemoryBroker;
 use crate::outbox::{Address, Outbox, Outgoing, Sent, Settled, Survey};
 use crate::protocol::on_replay;
-use crate::replay::{Hearer, Skipped};
+use crate::replay::{Skipped, Subscriber};
 use crate::store::Target;
 use crate::{DeadLetter, Message, StoreError, StoreErrorKind, Timestamp};
 
@@ -76,12 +76,10 @@ impl Outbox for MemoryOutbox {
         let world = self.broker.world();
         let mut survey = Survey::default();
         for stream in to.iter().map(|to| self.stream(to)) {
-            survey.hearers.extend(
-                world.groups(stream).into_iter().map(|group| Hearer {
-                    stream: stream.to_string(),
-                    consumer: group.to_string(),
-                }),
-            );
+            survey.subscribers.extend(world.groups(stream).into_iter().map(|group| Subscriber {
+                stream: stream.to_string(),
+                consumer: group.to_string(),
+            }));
         }
         Ok(survey)
     }

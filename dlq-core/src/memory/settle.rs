@@ -33,7 +33,7 @@ impl Settle for MemorySettle {
             Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)
-            | Disposition::Escalated { .. } => {
+            | Disposition::DelayedRetry { .. } => {
                 self.broker.world().acknowledge(place, self.key, self.fence)
             }
         };

@@ -66,7 +66,7 @@ impl Source for MemorySource {
             .with_delayed_release(true)
     }
 
-    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+    fn bind(&mut self, recipients: Arc<dyn Recipients>) {
         self.incoming.addressee.hands_to(recipients);
     }
 

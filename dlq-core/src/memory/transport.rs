@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::{MemoryBroker, MemorySink, MemorySource};
-use crate::{BoxCrashMarks, BoxRetryLane, BoxSink, StoreError, Transport, TransportError};
+use crate::{BoxCrashMarks, BoxRetryQueue, BoxSink, StoreError, Transport, TransportError};
 
 /// Description of a stream of a [`MemoryBroker`], from which everything is opened that a consumer needs.
 ///
@@ -71,8 +71,8 @@ impl Transport<MemoryBroker> for MemoryTransport {
         &self,
         broker: &MemoryBroker,
         _name: &str,
-    ) -> Result<Option<BoxRetryLane>, StoreError> {
-        Ok(Some(BoxRetryLane::new(self.broker(broker).retry_lane())))
+    ) -> Result<Option<BoxRetryQueue>, StoreError> {
+        Ok(Some(BoxRetryQueue::new(self.broker(broker).retry_queue())))
     }
 
     async fn dead_letters(

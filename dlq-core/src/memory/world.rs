@@ -4,7 +4,8 @@ use std::sync::Arc;
 use crate::outbox::Once;
 use crate::protocol::{Incoming, split};
 use crate::{
-    Binding, Death, Delivery, Escalation, History, Lane, Message, Origin, Position, Timestamp,
+    Binding, Death, DelayedRetry, DeliveredFrom, Delivery, History, Message, Origin, Position,
+    Timestamp,
 };
 
 /// Everything the broker holds. Pure: the callers bring the time.
@@ -41,7 +42,7 @@ struct Records {
     last: u64,
 }
 
-/// A hop of a death: how often it was escalated, and sent back before. With the bytes of its message, since another one may
+/// A hop of a death: how often it was delayed, and sent back before. With the bytes of its message, since another one may
 /// claim the same death.
 type Hop = (Death, u32, u32, Binding);
 
@@ -202,16 +203,16 @@ impl World {
                 incoming.message(message, origin, split)
             }
             (Key::Record(_), Some(record)) => {
-                let escalations = record.delivery.escalations().saturating_add(1);
+                let delayed_retries = record.delivery.delayed_retries().saturating_add(1);
                 record
                     .delivery
                     .clone()
                     .with_consumer(Arc::clone(&record.consumer))
-                    .with_lane(Lane::Retry)
+                    .with_delivered_from(DeliveredFrom::Retry)
                     .with_death(record.death)
                     .with_history(record.history.clone())
                     .with_attempt(record.attempts.saturating_add(1))
-                    .with_escalations(escalations)
+                    .with_delayed_retries(delayed_retries)
             }
             (Key::Record(_), None) => return None,
         };
@@ -282,8 +283,8 @@ impl World {
 
     /// The group that a record belongs to: the one that has the consumer's name, or else the one that has the message in
     /// hand, whatever its handler is called; `None` where several have.
-    pub(super) fn group_of(&self, stream: &str, escalation: &Escalation) -> Option<Arc<str>> {
-        let Escalation { delivery, consumer, .. } = escalation;
+    pub(super) fn group_of(&self, stream: &str, delayed_retry: &DelayedRetry) -> Option<Arc<str>> {
+        let DelayedRetry { delivery, consumer, .. } = delayed_retry;
         let groups = &self.streams.get(stream)?.groups;
         let mut holders = groups.iter().filter(|(_, group)| group.holds(delivery));
         match (groups.get_key_value(consumer), holders.next(), holders.next()) {
@@ -292,12 +293,17 @@ impl World {
         }
     }
 
-    pub(super) fn escalate(&mut self, stream: &Arc<str>, group: &Arc<str>, escalation: Escalation) {
-        let Escalation { delivery, consumer, due, history, attempts } = escalation;
+    pub(super) fn enqueue(
+        &mut self,
+        stream: &Arc<str>,
+        group: &Arc<str>,
+        delayed_retry: DelayedRetry,
+    ) {
+        let DelayedRetry { delivery, consumer, due, history, attempts } = delayed_retry;
         let death = delivery.death(&consumer);
         let group = self.group(stream, group);
         let binding = Binding::of(&death.letter, delivery.message());
-        let hop = delivery.escalations().saturating_add(1);
+        let hop = delivery.delayed_retries().saturating_add(1);
         let identity = (death, hop, delivery.replays(), binding);
         let record = Record { delivery, consumer, death, history, attempts };
         if let Some(number) = group.records.known.get(&identity) {
@@ -343,17 +349,18 @@ impl World {
 
     /// Returns the messages that a group has not settled: the position in the log where each was born, and the way by
     /// which it comes.
-    pub(super) fn unsettled(&self, stream: &str, group: &str) -> Vec<(Position, Lane)> {
+    pub(super) fn unsettled(&self, stream: &str, group: &str) -> Vec<(Position, DeliveredFrom)> {
         let Some(stream) = self.streams.get(stream) else { return Vec::new() };
         let none = Group::default();
         let group = stream.groups.get(group).unwrap_or(&none);
         let entry = |(key, entry): (&Key, &Entry)| match (key, &entry.record) {
-            (Key::Main(index), _) => Some((position(*index), Lane::Main)),
+            (Key::Main(index), _) => Some((position(*index), DeliveredFrom::Main)),
             (Key::Record(_), record) => record
                 .as_ref()
-                .map(|record| (record.delivery.origin().position().clone(), Lane::Retry)),
+                .map(|record| (record.delivery.origin().position().clone(), DeliveredFrom::Retry)),
         };
-        let fresh = (group.taken..stream.log.len()).map(|index| (position(index), Lane::Main));
+        let fresh =
+            (group.taken..stream.log.len()).map(|index| (position(index), DeliveredFrom::Main));
         group.entries.iter().filter_map(entry).chain(fresh).collect()
     }
 }

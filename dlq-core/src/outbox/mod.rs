@@ -20,8 +20,8 @@
 //!
 //! let (outbox, to) = outboxes.route(&letter, &Target::Origin)?;
 //! let survey = outbox.survey([to.clone()].into()).await?;
-//! for hearer in &survey.hearers {
-//!     println!("{hearer} will receive it");
+//! for subscriber in &survey.subscribers {
+//!     println!("{subscriber} will receive it");
 //! }
 //!
 //! let once = Once::in_operation(letter.death(), operation);

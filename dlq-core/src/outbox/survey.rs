@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Address;
-use crate::replay::Hearer;
+use crate::replay::Subscriber;
 
 /// Result of looking at addresses before anything is sent; see [`Outbox::survey`](super::Outbox::survey).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ use crate::replay::Hearer;
 #[must_use]
 pub struct Survey {
     /// Consumers that receive what is sent to these addresses, those included whose letters are sent.
-    pub hearers: BTreeSet<Hearer>,
+    pub subscribers: BTreeSet<Subscriber>,
     /// Addresses at which every letter will be refused, and why.
     pub closed: BTreeMap<Address, String>,
     /// The shortest time for which a broker knows a repeat by itself. `None` if it knows them for at least a week.
@@ -22,7 +22,7 @@ pub struct Survey {
 impl Survey {
     /// Adds the findings of another outbox.
     pub fn join(mut self, other: Self) -> Self {
-        self.hearers.extend(other.hearers);
+        self.subscribers.extend(other.subscribers);
         self.closed.extend(other.closed);
         self.window = self.window.into_iter().chain(other.window).min();
         self.notes.extend(other.notes);

@@ -29,7 +29,7 @@ pub use backoff::{Backoff, Delays};
 pub use duration::InvalidDuration;
 pub use jitter::Jitter;
 pub use overrides::RetryPolicyOverrides;
-pub use schedule::{Place, Schedule, Step};
+pub use schedule::{Schedule, Step, WaitsIn};
 
 use crate::failure::words;
 
@@ -78,7 +78,7 @@ pub struct RetryPolicy {
     max_crashes: u32,
     backoff: Backoff,
     #[serde(with = "duration")]
-    hold_limit: Duration,
+    max_in_process_delay: Duration,
     #[serde(with = "duration")]
     max_retry_after: Duration,
     panic: PanicPolicy,
@@ -106,7 +106,7 @@ impl RetryPolicy {
             max_attempts: None,
             max_crashes: 5,
             backoff: Backoff::exponential(Duration::from_millis(200)),
-            hold_limit: Duration::from_secs(5),
+            max_in_process_delay: Duration::from_secs(5),
             max_retry_after: Duration::from_secs(24 * 60 * 60),
             panic: PanicPolicy::Permanent,
         }
@@ -139,10 +139,10 @@ impl RetryPolicy {
         self
     }
 
-    /// Sets up to which delay a message waits in the process; longer delays are escalated to the transport's retry
-    /// lane or a due row in a store. Defaults to 5 s.
-    pub const fn with_hold_limit(mut self, limit: Duration) -> Self {
-        self.hold_limit = limit;
+    /// Sets up to which delay a message waits in the process; longer delays are spent in the transport's retry
+    /// queue or a due row in a store. Defaults to 5 s.
+    pub const fn with_max_in_process_delay(mut self, limit: Duration) -> Self {
+        self.max_in_process_delay = limit;
         self
     }
 
@@ -184,8 +184,8 @@ impl RetryPolicy {
 
     /// Returns the longest delay for which a message waits in the process.
     #[must_use]
-    pub const fn hold_limit(&self) -> Duration {
-        self.hold_limit
+    pub const fn max_in_process_delay(&self) -> Duration {
+        self.max_in_process_delay
     }
 
     /// The longest delay that an error may ask for.

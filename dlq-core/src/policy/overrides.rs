@@ -19,9 +19,9 @@ pub struct RetryPolicyOverrides {
     /// See [`RetryPolicy::with_backoff`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Backoff>,
-    /// See [`RetryPolicy::with_hold_limit`].
+    /// See [`RetryPolicy::with_max_in_process_delay`].
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
-    pub hold_limit: Option<Duration>,
+    pub max_in_process_delay: Option<Duration>,
     /// See [`RetryPolicy::with_max_retry_after`].
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
     pub max_retry_after: Option<Duration>,
@@ -31,7 +31,7 @@ pub struct RetryPolicyOverrides {
 }
 
 impl RetryPolicyOverrides {
-    /// Reads `<PREFIX>MAX_ATTEMPTS`, `<PREFIX>MAX_CRASHES`, `<PREFIX>BACKOFF`, `<PREFIX>HOLD_LIMIT`,
+    /// Reads `<PREFIX>MAX_ATTEMPTS`, `<PREFIX>MAX_CRASHES`, `<PREFIX>BACKOFF`, `<PREFIX>MAX_IN_PROCESS_DELAY`,
     /// `<PREFIX>MAX_RETRY_AFTER` and `<PREFIX>PANIC`.
     ///
     /// `<PREFIX>MAX_RETRIES` is read as `MAX_ATTEMPTS`: programs that have such a variable mean by it how often the
@@ -77,7 +77,7 @@ impl RetryPolicyOverrides {
             backoff: read(format!("{prefix}BACKOFF"), &lookup, |text| {
                 text.parse().map_err(|error: InvalidPolicy| error.to_string())
             })?,
-            hold_limit: read(format!("{prefix}HOLD_LIMIT"), &lookup, length)?,
+            max_in_process_delay: read(format!("{prefix}MAX_IN_PROCESS_DELAY"), &lookup, length)?,
             max_retry_after: read(format!("{prefix}MAX_RETRY_AFTER"), &lookup, length)?,
             panic: read(format!("{prefix}PANIC"), &lookup, |text| {
                 text.parse().map_err(|error: crate::UnknownWord| error.to_string())
@@ -101,8 +101,8 @@ impl RetryPolicyOverrides {
         if let Some(crashes) = self.max_crashes {
             changed = changed.with_max_crashes(crashes);
         }
-        if let Some(limit) = self.hold_limit {
-            changed = changed.with_hold_limit(limit);
+        if let Some(limit) = self.max_in_process_delay {
+            changed = changed.with_max_in_process_delay(limit);
         }
         if let Some(limit) = self.max_retry_after {
             changed = changed.with_max_retry_after(limit);

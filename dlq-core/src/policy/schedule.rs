@@ -7,15 +7,15 @@ use super::duration::format;
 /// Number of attempts that a schedule lists.
 const SHOWN: u32 = 50;
 
-/// Place where a delay is spent.
+/// WaitsIn where a delay is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place {
-    /// In the process: even the longest one is within the hold limit.
-    Held,
-    /// In the transport's retry lane or a store: even the shortest one is beyond the hold limit.
-    Escalated,
-    /// Either: the jitter, or a custom backoff, decides on which side of the hold limit it falls.
+pub enum WaitsIn {
+    /// In the process: even the longest one is within the limit of in-process delays.
+    Process,
+    /// In the transport's retry queue or a store: even the shortest one is beyond the limit of in-process delays.
+    RetryQueue,
+    /// Either: the jitter, or a custom backoff, decides on which side of the limit of in-process delays it falls.
     ByLength,
 }
 
@@ -26,8 +26,8 @@ pub struct Step {
     pub after_attempt: u32,
     /// The shortest and the longest it can be; `None` for a custom backoff.
     pub bounds: Option<(Duration, Duration)>,
-    /// Place where the delay is spent.
-    pub place: Place,
+    /// WaitsIn where the delay is spent.
+    pub place: WaitsIn,
 }
 
 /// Schedule of a policy, as long as no error asks for another delay. Its `Display` is for people.
@@ -39,7 +39,7 @@ pub struct Step {
 /// let policy = RetryPolicy::new().with_backoff(Backoff::ladder([1, 30].map(Duration::from_secs)));
 /// assert_eq!(
 ///     policy.schedule().to_string(),
-///     "3 attempts\n  after attempt 1: 1s, in the process\n  after attempt 2: 30s, escalated\n  waits 31s in all"
+///     "3 attempts\n  after attempt 1: 1s, in the process\n  after attempt 2: 30s, in the retry queue\n  waits 31s in all"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Schedule {
     /// Maximum number of runs of the handler.
     pub max_attempts: u32,
     /// Longest delay for which a message waits in the process.
-    pub hold_limit: Duration,
+    pub max_in_process_delay: Duration,
     /// The delays in order; past 50 of them the rest is left out.
     pub steps: Vec<Step>,
 }
@@ -56,20 +56,20 @@ pub struct Schedule {
 impl Schedule {
     pub(super) fn of(policy: &RetryPolicy) -> Self {
         let max_attempts = policy.max_attempts();
-        let hold_limit = policy.hold_limit();
+        let max_in_process_delay = policy.max_in_process_delay();
         let steps = (1..max_attempts.min(SHOWN + 1))
             .map(|attempt| {
                 let bounds =
                     policy.backoff().shortest(attempt).zip(policy.backoff().longest(attempt));
                 let place = match bounds {
-                    Some((_, longest)) if longest <= hold_limit => Place::Held,
-                    Some((shortest, _)) if shortest > hold_limit => Place::Escalated,
-                    _ => Place::ByLength,
+                    Some((_, longest)) if longest <= max_in_process_delay => WaitsIn::Process,
+                    Some((shortest, _)) if shortest > max_in_process_delay => WaitsIn::RetryQueue,
+                    _ => WaitsIn::ByLength,
                 };
                 Step { after_attempt: attempt, bounds, place }
             })
             .collect();
-        Self { max_attempts, hold_limit, steps }
+        Self { max_attempts, max_in_process_delay, steps }
     }
 
     /// The shortest and the longest time that all delays take together, without the runs of the handler; `None` where
@@ -98,13 +98,13 @@ impl fmt::Display for Schedule {
                 None => f.write_str("as the custom backoff says")?,
             }
             match step.place {
-                Place::Held => f.write_str(", in the process")?,
-                Place::Escalated => f.write_str(", escalated")?,
-                Place::ByLength => {
+                WaitsIn::Process => f.write_str(", in the process")?,
+                WaitsIn::RetryQueue => f.write_str(", in the retry queue")?,
+                WaitsIn::ByLength => {
                     write!(
                         f,
-                        ", in the process up to {}, else escalated",
-                        format(self.hold_limit)
+                        ", in the process up to {}, else in the retry queue",
+                        format(self.max_in_process_delay)
                     )?;
                 }
             }

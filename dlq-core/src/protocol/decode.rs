@@ -61,7 +61,7 @@ pub struct Decoded {
     /// `error.history`.
     pub history: Option<History>,
     /// `retry.count`.
-    pub escalations: Option<u32>,
+    pub delayed_retries: Option<u32>,
     /// `retry.attempts`.
     pub attempts: Option<u32>,
     /// `retry.due`.
@@ -178,7 +178,7 @@ fn read(into: &mut Decoded, name: &[u8], value: Option<&[u8]>) -> Option<()> {
             into.history = Some(serde_json::from_str(text).ok()?);
             Some(())
         }
-        names::RETRY_COUNT => word(text, &mut into.escalations),
+        names::RETRY_COUNT => word(text, &mut into.delayed_retries),
         names::RETRY_ATTEMPTS => word(text, &mut into.attempts),
         names::RETRY_DUE => word(text, &mut into.due),
         names::PREVIOUS_TOPIC => free(text, &mut into.previous_topic),

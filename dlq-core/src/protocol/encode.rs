@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::text::escape;
 use super::{KEPT, VERSION, is_ours, names};
 use crate::{
-    Binding, BindingKey, DeadLetter, Death, Escalation, Failure, Fingerprint, Header, Headers,
+    Binding, BindingKey, DeadLetter, Death, DelayedRetry, Failure, Fingerprint, Header, Headers,
     History, LetterId, Message, OperationId, Origin, Reason, Timestamp,
 };
 
@@ -16,34 +16,34 @@ const MAX_HISTORY: usize = 16 * 1024;
 
 /// The headers of a message on its way to a slower retry stage.
 #[must_use]
-pub fn on_escalation(escalation: &Escalation) -> Headers {
-    of_escalation(escalation).onto(escalation.delivery.message().headers())
+pub fn on_delayed_retry(delayed_retry: &DelayedRetry) -> Headers {
+    of_delayed_retry(delayed_retry).onto(delayed_retry.delivery.message().headers())
 }
 
 /// Our own of these.
-pub fn of_escalation(escalation: &Escalation) -> Ours {
-    let delivery = &escalation.delivery;
+pub fn of_delayed_retry(delayed_retry: &DelayedRetry) -> Ours {
+    let delivery = &delayed_retry.delivery;
     let mut ours = Ours::new();
-    let failure = escalation.history.last();
+    let failure = delayed_retry.history.last();
     if let Some(failure) = failure {
         ours.set(names::ERROR_CLASS, failure.class);
         ours.failure(failure);
     }
     // Until it dies, a message is in the group that it would be in if no attempt were left.
-    let fingerprint = Fingerprint::of(&escalation.consumer, Reason::Exhausted, failure);
+    let fingerprint = Fingerprint::of(&delayed_retry.consumer, Reason::Exhausted, failure);
     ours.set(names::ERROR_FINGERPRINT, fingerprint);
-    ours.history(&escalation.history);
-    ours.set(names::RETRY_COUNT, delivery.escalations().saturating_add(1));
-    ours.set(names::RETRY_ATTEMPTS, escalation.attempts);
-    ours.set(names::RETRY_DUE, escalation.due);
+    ours.history(&delayed_retry.history);
+    ours.set(names::RETRY_COUNT, delivery.delayed_retries().saturating_add(1));
+    ours.set(names::RETRY_ATTEMPTS, delayed_retry.attempts);
+    ours.set(names::RETRY_DUE, delayed_retry.due);
     ours.text(names::PREVIOUS_TOPIC, [delivery.previous()]);
     ours.origin(delivery.origin(), delivery.message());
-    let death = delivery.death(&escalation.consumer);
+    let death = delivery.death(&delayed_retry.consumer);
     if death.generation > 0 {
         ours.identity(death.letter, death.generation - 1, delivery.message());
         ours.set(names::REPLAY_COUNT, delivery.replays());
     }
-    ours.text(names::DLQ_CONSUMER, [&*escalation.consumer]);
+    ours.text(names::DLQ_CONSUMER, [&*delayed_retry.consumer]);
     ours
 }
 
@@ -63,7 +63,7 @@ pub fn of_death(letter: &DeadLetter) -> Ours {
     }
     ours.set(names::ERROR_FINGERPRINT, letter.fingerprint);
     ours.history(&letter.history);
-    ours.set(names::RETRY_COUNT, letter.escalations);
+    ours.set(names::RETRY_COUNT, letter.delayed_retries);
     ours.set(names::RETRY_ATTEMPTS, letter.attempts);
     let previous = letter.attributes.get(names::PREVIOUS_TOPIC);
     ours.text(names::PREVIOUS_TOPIC, [previous.map_or(letter.message.subject(), String::as_str)]);
@@ -118,7 +118,7 @@ pub fn of_replay(letter: &DeadLetter, replay: &Replay) -> Ours {
     replayed(letter, sent_as(letter), replay)
 }
 
-/// The id under which a letter is sent to the main lane.
+/// The id under which a letter is sent to the main stream.
 fn sent_as(letter: &DeadLetter) -> LetterId {
     let DeadLetter { id, message, origin, consumer, .. } = letter;
     let at = message.published_at();

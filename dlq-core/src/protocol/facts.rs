@@ -89,7 +89,7 @@ impl Facts {
             attempts: decoded.attempts.unwrap_or(0),
             deliveries: self.deliveries,
             crashes: self.crashes,
-            escalations: decoded.escalations.unwrap_or(0),
+            delayed_retries: decoded.delayed_retries.unwrap_or(0),
             fingerprint: decoded.fingerprint?,
             history: decoded.history.unwrap_or_default(),
             died_at: self.died_at,

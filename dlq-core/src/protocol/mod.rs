@@ -20,8 +20,8 @@ mod text;
 
 pub use decode::{Decoded, Original, split, split_text, split_without};
 pub use encode::{
-    Ours, Replay, of_death, of_escalation, of_replay, of_replay_to_handler, on_death,
-    on_escalation, on_replay, on_replay_to_handler, producers,
+    Ours, Replay, of_death, of_delayed_retry, of_replay, of_replay_to_handler, on_death,
+    on_delayed_retry, on_replay, on_replay_to_handler, producers,
 };
 pub use facts::Facts;
 pub use incoming::{Claimed, Incoming, RetryRecord};
@@ -36,10 +36,10 @@ pub const KEPT: &str = "dlq.kept.";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum When {
-    /// At every stage: escalation and death.
+    /// At every stage: delayed_retry and death.
     EachStage,
-    /// At an escalation only.
-    Escalation,
+    /// At an delayed_retry only.
+    DelayedRetry,
     /// At the first stage; never changed afterwards, replay included.
     First,
     /// On death.
@@ -92,9 +92,9 @@ table! {
     ERROR_TIMESTAMP = "error.timestamp", EachStage, "When the latest attempt ended: RFC 3339, UTC, nanoseconds.";
     ERROR_FINGERPRINT = "error.fingerprint", EachStage, "The group of errors it belongs to.";
     ERROR_HISTORY = "error.history", EachStage, "Every attempt so far as JSON, bounded; the middle is dropped first.";
-    RETRY_COUNT = "retry.count", EachStage, "Escalations so far: 0, 1, 2, …";
+    RETRY_COUNT = "retry.count", EachStage, "Delayed retries so far: 0, 1, 2, …";
     RETRY_ATTEMPTS = "retry.attempts", EachStage, "Handler runs so far in this generation.";
-    RETRY_DUE = "retry.due", Escalation, "When the next attempt may run: RFC 3339, UTC.";
+    RETRY_DUE = "retry.due", DelayedRetry, "When the next attempt may run: RFC 3339, UTC.";
     PREVIOUS_TOPIC = "previous.topic", EachStage, "The topic or subject it came from: on a letter, the last retry stage it was in.";
     ORIGINAL_TOPIC = "original.topic", First, "The stream or topic where the message was born.";
     ORIGINAL_PARTITION = "original.partition", First, "The partition where it was born.";

@@ -102,7 +102,7 @@ pub struct Waiting {
     pub since: Timestamp,
 }
 
-/// Facts that a store finds out about itself without reading its letters, for [`Upkeep::check`](super::Upkeep::check).
+/// Facts that a store finds out about itself without reading its letters, for [`Maintenance::check`](super::Maintenance::check).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Vitals {

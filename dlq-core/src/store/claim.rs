@@ -88,7 +88,7 @@ pub enum Finish {
     /// it was dismissed, as skipped.
     Resolved(Resolution),
     /// It failed but may be retried: the letter becomes `retrying`, due again, with its attempts so far and the class
-    /// and cause of the last one. It has the generation of the death it would die next, is counted as escalated once
+    /// and cause of the last one. It has the generation of the death it would die next, is counted as delayed once
     /// more (once, when it had died before) and stays with its operation.
     Retry {
         /// When the next attempt may run.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use super::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
-    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
-    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
-    Sink, Stats, Store, TakeRequest, Takes, Upkeep,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Maintenance, Mark,
+    Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun,
+    Selection, Sink, Stats, Store, TakeRequest, Takes,
 };
 use crate::{
-    DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page, PageRequest,
-    RetryLane, StoreError, Timestamp,
+    DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page, PageRequest,
+    RetryQueue, StoreError, Timestamp,
 };
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -96,7 +96,7 @@ mirror!(Dispatch as DynDispatch for BoxStore {
     fn succeeded(deaths: Vec<Death>) -> u64;
 });
 
-mirror!(Upkeep as DynUpkeep for BoxStore {
+mirror!(Maintenance as DynMaintenance for BoxStore {
     fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
     fn delete(selection: Selection, by: Actor) -> Marked;
     fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
@@ -110,12 +110,12 @@ mirror!(Upkeep as DynUpkeep for BoxStore {
     fn due(overdue: Duration) -> Vec<Due>;
 });
 
-mirror!(RetryLane as DynLane for BoxStore {
-    fn escalate(escalation: Escalation) -> ();
+mirror!(RetryQueue as DynRetryQueue for BoxStore {
+    fn enqueue(delayed_retry: DelayedRetry) -> ();
 });
 
 trait DynStore:
-    DynSink + DynLetters + DynClaims + DynOperations + DynDispatch + DynUpkeep + DynLane
+    DynSink + DynLetters + DynClaims + DynOperations + DynDispatch + DynMaintenance + DynRetryQueue
 {
 }
 

@@ -2,8 +2,8 @@ use std::collections::HashSet;
 
 use super::{
     Actor, BoxStore, Cleanup, Control, Edit, Group, Health, HealthThresholds, ItemPage,
-    Letters as _, Mark, Marked, Operation, OperationSpec, Operations as _, Plan, Receipt,
-    Selection, Sink as _, Stats, Store, Upkeep as _,
+    Letters as _, Maintenance as _, Mark, Marked, Operation, OperationSpec, Operations as _, Plan,
+    Receipt, Selection, Sink as _, Stats, Store,
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::outbox::{Dispatcher, Outboxes};
@@ -269,20 +269,20 @@ impl DeadLetters {
         self.store.cleanup(cleanup, by).await
     }
 
-    /// Collapses letters of one original message; see [`Upkeep::deduplicate`](super::Upkeep::deduplicate).
+    /// Collapses letters of one original message; see [`Maintenance::deduplicate`](super::Maintenance::deduplicate).
     ///
     /// # Errors
     ///
-    /// As for [`Upkeep::deduplicate`](super::Upkeep::deduplicate).
+    /// As for [`Maintenance::deduplicate`](super::Maintenance::deduplicate).
     pub async fn deduplicate(&self, force: bool) -> Result<u64, StoreError> {
         self.store.deduplicate(force).await
     }
 
-    /// Changes payload or headers of one letter; see [`Upkeep::edit`](super::Upkeep::edit).
+    /// Changes payload or headers of one letter; see [`Maintenance::edit`](super::Maintenance::edit).
     ///
     /// # Errors
     ///
-    /// As for [`Upkeep::edit`](super::Upkeep::edit).
+    /// As for [`Maintenance::edit`](super::Maintenance::edit).
     pub async fn edit(
         &self,
         id: LetterId,
@@ -293,7 +293,7 @@ impl DeadLetters {
     }
 
     /// Writes letters that were read from a store, with their state; see
-    /// [`Upkeep::restore`](super::Upkeep::restore).
+    /// [`Maintenance::restore`](super::Maintenance::restore).
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! The store: where dead letters rest, are looked at, claimed and sent back.
 //!
 //! A store is made of small traits, one power each: [`Sink`] takes letters durably, [`Letters`] lists and reads them,
-//! [`Claims`] hands them out one owner at a time, [`Operations`] sends many back under control, [`Upkeep`] is what an
+//! [`Claims`] hands them out one owner at a time, [`Operations`] sends many back under control, [`Maintenance`] is what an
 //! operator and a janitor need. A store is all of them ([`Store`]); the dead letters of a broker are the first two.
 //! Programs use a store through one handle, [`DeadLetters`].
 //!
@@ -22,6 +22,7 @@ mod due;
 mod edit;
 mod erased;
 mod handle;
+mod maintenance;
 mod migration;
 mod operation;
 mod quarantine;
@@ -30,7 +31,6 @@ pub mod rules;
 mod schedule;
 mod selection;
 mod stats;
-mod upkeep;
 
 pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
@@ -40,6 +40,7 @@ pub use due::Due;
 pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
+pub use maintenance::{Cleanup, Mark, Marked};
 pub use migration::{Migration, MigrationStep};
 pub use operation::{
     Cluster, Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec,
@@ -49,14 +50,13 @@ pub use quarantine::{DLQ_MESSAGES_QUARANTINED_TOTAL, count_quarantined};
 pub use schedule::{Schedule, ScheduleRun};
 pub use selection::{EmptyFilter, Selection};
 pub use stats::{Group, Health, HealthState, HealthThresholds, Stats};
-pub use upkeep::{Cleanup, Mark, Marked};
 
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
 use crate::{
-    CrashMarks, DeadLetter, Filter, Finding, LetterId, Page, PageRequest, RetryLane, StoreError,
+    CrashMarks, DeadLetter, Filter, Finding, LetterId, Page, PageRequest, RetryQueue, StoreError,
     Timestamp,
 };
 
@@ -343,7 +343,7 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Calls for operators and maintenance jobs.
-pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
+pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
     /// Marks the selected letters, each in one step, in bounded batches that are one entry in the audit. Letters that
     /// somebody holds a live claim on are skipped and counted; a claim whose lease has ended is void. Whatever was arranged
     /// for a letter is cancelled, and its operation skips it. Letters that arrive meanwhile are left alone.
@@ -450,11 +450,11 @@ pub trait Upkeep: fmt::Debug + Send + Sync + 'static {
 
 /// All the powers of a store in one bound. Implemented for everything that has them.
 pub trait Store:
-    Sink + Letters + Claims + Operations + Dispatch + Upkeep + RetryLane + CrashMarks
+    Sink + Letters + Claims + Operations + Dispatch + Maintenance + RetryQueue + CrashMarks
 {
 }
 
-impl<S: Sink + Letters + Claims + Operations + Dispatch + Upkeep + RetryLane + CrashMarks> Store
-    for S
+impl<S: Sink + Letters + Claims + Operations + Dispatch + Maintenance + RetryQueue + CrashMarks>
+    Store for S
 {
 }

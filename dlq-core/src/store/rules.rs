@@ -8,7 +8,7 @@
 use super::Receipt;
 use crate::fingerprint::Fingerprint;
 use crate::{
-    Binding, DeadLetter, Death, ErrorClass, Escalation, History, LetterState, Message, Reason,
+    Binding, DeadLetter, Death, DelayedRetry, ErrorClass, History, LetterState, Message, Reason,
     Resolution, Status, Timestamp,
 };
 
@@ -134,10 +134,10 @@ pub fn restored_subject(receipts: &[Receipt]) -> (String, u64) {
     (subject.to_string(), (stored + reopened) as u64)
 }
 
-/// The retry record that `escalation` leaves in a store: a letter that is `retrying`, of the generation that its death
+/// The retry record that `delayed_retry` leaves in a store: a letter that is `retrying`, of the generation that its death
 /// would have. Its reason is the one it would die of.
-pub fn retry_record(escalation: Escalation, now: Timestamp) -> DeadLetter {
-    let Escalation { delivery, consumer, due, history, attempts } = escalation;
+pub fn retry_record(delayed_retry: DelayedRetry, now: Timestamp) -> DeadLetter {
+    let DelayedRetry { delivery, consumer, due, history, attempts } = delayed_retry;
     let death = delivery.death(&consumer);
     let mut record = DeadLetter {
         id: death.letter,
@@ -153,7 +153,7 @@ pub fn retry_record(escalation: Escalation, now: Timestamp) -> DeadLetter {
         attempts,
         deliveries: delivery.deliveries(),
         crashes: delivery.crashes(),
-        escalations: delivery.escalations().saturating_add(1),
+        delayed_retries: delivery.delayed_retries().saturating_add(1),
         fingerprint: Fingerprint::of(&consumer, Reason::Exhausted, None),
         died_at: now,
         confirmed: true,
@@ -271,10 +271,10 @@ pub fn put_back(letter: &mut DeadLetter, status: Status, now: Timestamp) {
 /// `crashes` are those that the claim showed, `continues` whether the letter was a record before the claim.
 pub fn retry(letter: &mut DeadLetter, run: Retried, now: Timestamp) {
     if run.continues {
-        letter.escalations = letter.escalations.saturating_add(1);
+        letter.delayed_retries = letter.delayed_retries.saturating_add(1);
     } else {
         letter.generation = letter.generation.saturating_add(1);
-        letter.escalations = 1;
+        letter.delayed_retries = 1;
     }
     letter.history = run.history;
     letter.attempts = run.attempts;
@@ -478,15 +478,15 @@ mod tests {
     #[test]
     fn a_replay_that_is_retried_is_a_record_of_its_next_death() {
         let now = Timestamp::from_millis(5);
-        let escalation = Escalation {
+        let delayed_retry = DelayedRetry {
             delivery: Delivery::new(Message::new("s", "p"), nowhere()).with_consumer("c"),
             consumer: "c".into(),
             due: now,
             history: History::new(),
             attempts: 2,
         };
-        let mut letter = retry_record(escalation, now);
-        assert_eq!((letter.generation, letter.escalations), (0, 1));
+        let mut letter = retry_record(delayed_retry, now);
+        assert_eq!((letter.generation, letter.delayed_retries), (0, 1));
         let run = |continues| Retried {
             continues,
             crashes: 1,
@@ -495,8 +495,8 @@ mod tests {
             attempts: 3,
         };
         retry(&mut letter, run(true), now);
-        assert_eq!((letter.generation, letter.escalations, letter.attempts), (0, 2, 3));
+        assert_eq!((letter.generation, letter.delayed_retries, letter.attempts), (0, 2, 3));
         retry(&mut letter, run(false), now);
-        assert_eq!((letter.generation, letter.escalations, letter.crashes), (1, 1, 1));
+        assert_eq!((letter.generation, letter.delayed_retries, letter.crashes), (1, 1, 1));
     }
 }

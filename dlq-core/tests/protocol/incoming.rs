@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use dlq_core::memory::MemoryBroker;
 use dlq_core::protocol::{
-    Incoming, RetryRecord, names, of_replay, on_death, on_escalation, on_replay, split,
+    Incoming, RetryRecord, names, of_replay, on_death, on_delayed_retry, on_replay, split,
 };
 use dlq_core::{
-    Addressee, BindingKey, DeadLetter, Death, Delivery, Escalation, Headers, Lane, LetterId,
-    Message, Origin, Position, Recipients, Source as _, Timestamp,
+    Addressee, BindingKey, DeadLetter, Death, DelayedRetry, DeliveredFrom, Delivery, Headers,
+    LetterId, Message, Origin, Position, Recipients, Source as _, Timestamp,
 };
 
 use crate::{letter, replay};
@@ -67,7 +67,7 @@ fn is_known(delivery: &Delivery) -> bool {
         assert_eq!(delivery.death(CONSUMER), Death { letter: id, generation: 0 });
         assert_eq!((delivery.origin(), delivery.replays()), (&stands(), 0));
     }
-    assert_eq!((delivery.lane(), delivery.consumer()), (Lane::Main, CONSUMER));
+    assert_eq!((delivery.delivered_from(), delivery.consumer()), (DeliveredFrom::Main, CONSUMER));
     is_known
 }
 
@@ -228,7 +228,7 @@ async fn g2_a_letter_that_was_sent_back_is_known_in_memory() {
     send(&letter);
     let unknown = source.next().await.unwrap().unwrap().0;
     assert_eq!(unknown.generation(), 0, "nobody here is called that");
-    source.yields_to(Arc::new(Router(vec![CONSUMER.into()])));
+    source.bind(Arc::new(Router(vec![CONSUMER.into()])));
     send(&letter);
     let known = source.next().await.unwrap().unwrap().0;
     assert_eq!(known.death(CONSUMER), letter.death().next());
@@ -239,9 +239,15 @@ async fn g2_a_letter_that_was_sent_back_is_known_in_memory() {
     assert_eq!(source.next().await.unwrap().unwrap().0.generation(), 0, "it was copied");
 }
 
-fn escalated(delivery: Delivery) -> Headers {
+fn put_off(delivery: Delivery) -> Headers {
     let (history, consumer) = (dead().history, "shop.created".into());
-    on_escalation(&Escalation { delivery, consumer, due: Timestamp::EPOCH, history, attempts: 2 })
+    on_delayed_retry(&DelayedRetry {
+        delivery,
+        consumer,
+        due: Timestamp::EPOCH,
+        history,
+        attempts: 2,
+    })
 }
 
 /// The retry record with these headers, as transports read it.
@@ -256,19 +262,26 @@ fn retried(headers: &Headers) -> Delivery {
 #[test]
 fn a_retry_record_goes_on_where_the_attempt_before_has_ended() {
     let letter = dead();
-    let first = Delivery::new(letter.message.clone(), letter.origin.clone()).with_escalations(3);
-    let again = retried(&escalated(first.clone()));
+    let first =
+        Delivery::new(letter.message.clone(), letter.origin.clone()).with_delayed_retries(3);
+    let again = retried(&put_off(first.clone()));
     assert_eq!((again.message(), again.origin()), (first.message(), first.origin()));
-    assert_eq!((again.lane(), again.previous()), (Lane::Retry, "orders.retry.1h"));
-    assert_eq!((again.attempt(), again.escalations(), again.history()), (3, 4, &letter.history));
+    assert_eq!(
+        (again.delivered_from(), again.previous()),
+        (DeliveredFrom::Retry, "orders.retry.1h")
+    );
+    assert_eq!(
+        (again.attempt(), again.delayed_retries(), again.history()),
+        (3, 4, &letter.history)
+    );
     assert_eq!(again.consumer(), "shop.created", "the handler that failed");
     assert_eq!(again.death("shop.created"), first.death("shop.created"));
     let sent_back = first.with_death(letter.death().next()).with_replays(2);
-    let again = retried(&escalated(sent_back.clone()));
+    let again = retried(&put_off(sent_back.clone()));
     assert_eq!((again.death("shop.created"), again.replays()), (letter.death().next(), 2));
     // Headers that are not there say what they say of a first record.
     let bare = retried(&Headers::new());
-    assert_eq!((bare.attempt(), bare.escalations(), bare.replays()), (1, 1, 0));
+    assert_eq!((bare.attempt(), bare.delayed_retries(), bare.replays()), (1, 1, 0));
     assert_eq!((bare.consumer(), bare.generation()), (CONSUMER, 0));
 }
 
@@ -278,7 +291,7 @@ fn g2_an_absurd_retry_record_is_a_message_of_its_own() {
     let at = |generation| {
         let death = Death { letter: letter.id, generation };
         let delivery = Delivery::new(letter.message.clone(), letter.origin.clone());
-        retried(&escalated(delivery.with_death(death)))
+        retried(&put_off(delivery.with_death(death)))
     };
     for generation in [ABSURD + 1, u32::MAX] {
         let own = at(generation);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use dlq_core::fingerprint::Fingerprint;
 use dlq_core::protocol::{self, Decoded, Replay, names};
 use dlq_core::{
-    Attempt, BindingKey, Cause, DeadLetter, Death, Delivery, ErrorClass, Escalation, Failure,
+    Attempt, BindingKey, Cause, DeadLetter, Death, DelayedRetry, Delivery, ErrorClass, Failure,
     Header, Headers, History, LetterId, Message, OperationId, Origin, Position, Reason, Timestamp,
 };
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn letter(message: Message, error: &str, attempts: u32) -> DeadLetter {
     letter.history = history;
     letter.attempts = attempts;
     letter.deliveries = 1;
-    letter.escalations = 1;
+    letter.delayed_retries = 1;
     letter.fingerprint = "v1:0123456789abcdef".parse::<Fingerprint>().unwrap();
     letter.died_at = Timestamp::from_millis(9);
     letter
@@ -55,7 +55,7 @@ fn a_death_is_read_back() {
     assert_eq!(decoded.history.as_ref(), Some(&letter.history));
     assert_eq!(decoded.original.offset, Some(Position::Offset(42)));
     assert_eq!(decoded.original.timestamp, letter.message.published_at());
-    assert_eq!((decoded.escalations, decoded.attempts), (Some(1), Some(2)));
+    assert_eq!((decoded.delayed_retries, decoded.attempts), (Some(1), Some(2)));
     assert_eq!(claimed(&decoded, &letter.message), Some((letter.death(), letter.origin)));
 }
 
@@ -71,7 +71,7 @@ fn an_opaque_position_is_read_back() {
     assert_eq!(claimed(&decoded, &letter.message), Some((letter.death(), letter.origin)));
 }
 
-/// Returns what a consumer without a secret believes of a message of the main lane.
+/// Returns what a consumer without a secret believes of a message of the main stream.
 fn claimed(decoded: &Decoded, message: &Message) -> Option<(Death, Origin)> {
     let claimed = decoded.claimed(message, "payments.charge", &read_at(), None)?;
     Some((claimed.death, claimed.origin))
@@ -91,7 +91,7 @@ fn g2_a_letter_that_took_over_another_death_is_sent_under_the_identity_of_that()
     let (_, decoded) = protocol::split(&sent.onto(letter.message.headers()));
     let claimed = decoded.claimed(&letter.message, "payments.charge", &read_at(), Some(&key));
     assert_eq!(claimed.unwrap().death, Death { letter: latest, generation: 2 });
-    // To its handler, which is no main lane, under its own.
+    // To its handler, which is no main stream, under its own.
     let (_, decoded) = protocol::split(&protocol::on_replay_to_handler(&letter, &replay()));
     assert_eq!(decoded.letter, Some(letter.id));
 }
@@ -152,7 +152,7 @@ fn g8_a_replay_gives_back_names_like_ours_as_they_were() {
     assert_eq!((values("original.partition").len(), values("dlq.id").len()), (1, 1), "ours only");
     let (producers, decoded) = protocol::split(&sent);
     assert_eq!(&producers, letter.message.headers());
-    assert_eq!((decoded.escalations, decoded.letter), (Some(0), Some(letter.id)));
+    assert_eq!((decoded.delayed_retries, decoded.letter), (Some(0), Some(letter.id)));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn one_of_our_headers_can_be_left_out() {
 }
 
 #[test]
-fn a_replay_starts_the_count_of_escalations_over() {
+fn a_replay_starts_the_count_of_delayed_retries_over() {
     let letter = letter(Message::new("orders", "p"), "e", 3);
     let replay = Replay {
         operation: OperationId::of("t", Timestamp::EPOCH, 0),
@@ -184,7 +184,7 @@ fn a_replay_starts_the_count_of_escalations_over() {
         at: Timestamp::EPOCH,
     };
     let (_, decoded) = protocol::split(&protocol::on_replay(&letter, &replay));
-    assert_eq!((decoded.escalations, decoded.replays), (Some(0), Some(4)));
+    assert_eq!((decoded.delayed_retries, decoded.replays), (Some(0), Some(4)));
     assert_eq!(decoded.original_error.as_deref(), Some("e"));
     assert_eq!(decoded.original.topic.as_deref(), Some("orders"));
 }
@@ -199,7 +199,7 @@ fn each_stage_says_which_was_the_one_before() {
     assert_eq!(previous(&protocol::on_death(&letter)), stage, "the stage that gave up");
     for (stage, expected) in [(None, "orders"), (Some(stage), stage)] {
         let delivery = Delivery::new(letter.message.clone(), letter.origin.clone());
-        let escalation = Escalation {
+        let delayed_retry = DelayedRetry {
             delivery: match stage {
                 Some(stage) => delivery.with_previous(stage),
                 None => delivery,
@@ -209,7 +209,7 @@ fn each_stage_says_which_was_the_one_before() {
             history: letter.history.clone(),
             attempts: 1,
         };
-        let headers = protocol::on_escalation(&escalation);
+        let headers = protocol::on_delayed_retry(&delayed_retry);
         assert_eq!(previous(&headers), expected);
     }
 }

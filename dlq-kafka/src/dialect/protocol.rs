@@ -56,13 +56,13 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     };
     story.verdict = said.class.map(|class| (class, said.reason.unwrap_or_else(|| usual(class))));
     // Who counts only retries makes one attempt at each stage.
-    let stages = said.escalations.map(|retries| retries.saturating_add(1));
+    let stages = said.delayed_retries.map(|retries| retries.saturating_add(1));
     story.attempts = said.attempts.or(stages);
     story.told = Some(Told {
         message: unpacked.message,
         history: said.history,
         fingerprint: said.fingerprint,
-        escalations: said.escalations,
+        delayed_retries: said.delayed_retries,
         service: said.service,
     });
     Some(story)

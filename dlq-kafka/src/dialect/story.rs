@@ -51,7 +51,7 @@ pub(super) struct Told {
     pub(super) message: Message,
     pub(super) history: Option<History>,
     pub(super) fingerprint: Option<Fingerprint>,
-    pub(super) escalations: Option<u32>,
+    pub(super) delayed_retries: Option<u32>,
     pub(super) service: Option<String>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Story<'a> {
         letter.history = history;
         letter.attempts = self.attempts.unwrap_or(0);
         letter.deliveries = self.deliveries;
-        letter.escalations = told.and_then(|told| told.escalations).unwrap_or(0);
+        letter.delayed_retries = told.and_then(|told| told.delayed_retries).unwrap_or(0);
         letter.died_at = died_at;
         letter.attributes = self.attributes(is_judged);
         letter.state = state;

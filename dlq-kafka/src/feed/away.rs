@@ -53,7 +53,7 @@ impl Away {
         }
         let absence = self.since.entry(place).or_insert(Absence { since: now, last: now });
         let Absence { since, last } = *absence;
-        // What is waited for stays in hand, however seldom it is asked for.
+        // What is waited for stays in flight, however seldom it is asked for.
         let is_waited_for = last.duration_since(since) < self.patience;
         if !is_waited_for && now.duration_since(last) > self.patience.max(OVER) {
             absence.since = now;

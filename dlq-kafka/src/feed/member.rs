@@ -184,7 +184,7 @@ impl Member {
         if self.consumer.context().lock().is_kept_waiting() {
             tracing::warn!(
                 group = self.group,
-                "the group waits for a process that does not answer; what that has in hand comes when its lease has ended"
+                "the group waits for a process that does not answer; what that has in flight comes when its lease has ended"
             );
         }
         if !ends {

@@ -65,8 +65,8 @@ const FIXED: [(&str, &str); 5] = [
 /// |---|---|---|
 /// | before the first commit | nothing | the next one begins with the oldest letter |
 /// | after the mark, before a letter is yielded | the oldest offset, and the store | the same |
-/// | with letters in hand | the offset before them, as being read | they come again, and each says that it may have come before |
-/// | with one in hand that is set aside | the same | it comes again, and may have its message by then |
+/// | with letters in flight | the offset before them, as being read | they come again, and each says that it may have come before |
+/// | with one in flight that is set aside | the same | it comes again, and may have its message by then |
 /// | with one that waits for the end of a transaction | the offset of that one, as being read | it comes, and those behind it come again and say so |
 /// | while it commits | either of the two | as one of the two |
 /// | after it has left | the offset after the last letter, as clean | what comes after it is new |
@@ -76,7 +76,7 @@ const FIXED: [(&str, &str); 5] = [
 ///
 /// When a process joins or leaves, all partitions are handed out anew, and what was yielded and not confirmed comes again
 /// to whoever has its partition then; confirming it with the former owner changes nothing any more. A process that hangs
-/// with letters in hand serves its group for the time of the lease, and loses its partitions after another
+/// with letters in flight serves its group for the time of the lease, and loses its partitions after another
 /// `max.poll.interval.ms`, which is five minutes unless it is set. Partitions of a process that died go to others when its
 /// lease has ended.
 ///
@@ -191,7 +191,7 @@ impl KafkaFeed {
         })
     }
 
-    /// Ends when there are no more letters, also none that another process has in hand. Defaults to waiting for more.
+    /// Ends when there are no more letters, also none that another process has in flight. Defaults to waiting for more.
     #[must_use]
     pub fn until_end(mut self) -> Self {
         self.ends = true;

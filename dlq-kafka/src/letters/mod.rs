@@ -24,7 +24,9 @@ pub use extent::{Extent, ExtentReader};
 pub use range::ScanRange;
 pub use reading::LetterScan;
 pub use records::ScanProgress;
-pub use replay::{Hearer, KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
+pub use replay::{
+    KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped, Subscriber,
+};
 pub use send::KafkaTarget;
 pub use stored::StoredLetter;
 

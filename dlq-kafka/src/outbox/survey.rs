@@ -47,10 +47,10 @@ impl KafkaOutbox {
             }
         }
         drop(asked);
-        let (hearers, notes) = listeners(&self.brokers, topics.into_iter().collect()).await?;
-        survey.hearers = hearers;
+        let (subscribers, notes) = listeners(&self.brokers, topics.into_iter().collect()).await?;
+        survey.subscribers = subscribers;
         survey.notes = notes;
-        if !survey.hearers.is_empty() {
+        if !survey.subscribers.is_empty() {
             survey.notes.push(
                 "consumers must read with `isolation.level=read_committed`; Java's default is `read_uncommitted`, which may \
                  see a letter twice whose sender was killed"

@@ -22,7 +22,7 @@ impl Partition {
     }
 
     pub(crate) fn taken(&self) {
-        self.in_hand.fetch_add(1, Ordering::SeqCst);
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A record was handed out to whoever handles it.
@@ -35,11 +35,11 @@ impl Partition {
 
     /// Removes a delivery from those in flight. Returns true if it was the last one.
     pub(crate) fn given(&self) -> bool {
-        self.in_hand.fetch_sub(1, Ordering::SeqCst) == 1
+        self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
-    pub(crate) fn in_hand(&self) -> usize {
-        self.in_hand.load(Ordering::SeqCst)
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     pub(crate) fn held(&self) -> usize {

@@ -24,7 +24,7 @@ type Hop = (Death, Binding, u32, u32);
 fn hop(delivery: &Delivery) -> Hop {
     let death = delivery.death(delivery.consumer());
     let binding = Binding::of(&death.letter, delivery.message());
-    (death, binding, delivery.replays(), delivery.escalations())
+    (death, binding, delivery.replays(), delivery.delayed_retries())
 }
 
 impl Hops {

@@ -81,7 +81,7 @@ impl Member {
         let seldom = seldom.map(Duration::from_millis).filter(|seldom| *seldom < self.of.drain);
         let Some(seldom) = seldom else { return Ok(config) };
         Err(SetupError::Config(format!(
-            "`max.poll.interval.ms` is {seldom:?}, after which the group gives partitions away, and what is in hand of them \
+            "`max.poll.interval.ms` is {seldom:?}, after which the group gives partitions away, and what is in flight of them \
              may take {:?} to end; set it to more, or have the drain take less",
             self.of.drain
         )))

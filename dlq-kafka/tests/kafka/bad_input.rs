@@ -8,9 +8,9 @@ use dlq_core::log::Entries as _;
 use dlq_core::protocol::on_death;
 use dlq_core::store::Letters as _;
 use dlq_core::{
-    Classification, Clock as _, DeadLetter, Delivery, Disposition, Escalation, Filter, History,
-    Lane, LetterId, Message, Origin, Position, RetryLane as _, Settle as _, Sink as _, Source as _,
-    StoreErrorKind, SystemClock, TransportError, TransportErrorKind,
+    Classification, Clock as _, DeadLetter, DelayedRetry, DeliveredFrom, Delivery, Disposition,
+    Filter, History, LetterId, Message, Origin, Position, RetryQueue as _, Settle as _, Sink as _,
+    Source as _, StoreErrorKind, SystemClock, TransportError, TransportErrorKind,
 };
 use dlq_kafka::dialect::UNREADABLE_HEADERS;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -30,7 +30,7 @@ use crate::fixture_bad_input::{Warnings, produce_raw};
 use crate::fixture_feed::confirm;
 use crate::topic;
 
-/// What a source says next. A delivery that was in hand when its partition was taken away comes again.
+/// What a source says next. A delivery that was in flight when its partition was taken away comes again.
 async fn error(source: &mut KafkaSource) -> TransportError {
     let failed = async {
         loop {
@@ -289,7 +289,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let place = Place::with_partitions("unwritten", 3).await;
     let consumer = consumer(&place);
     let mut source = consumer.source(&quick(&place)).await.unwrap();
-    let lane = consumer.retry_lane(&quick(&place)).await.unwrap();
+    let queue = consumer.retry_queue(&quick(&place)).await.unwrap();
     let dead = format!("{}.dlq", place.topic);
     consumer.sink(&quick(&place)).await.unwrap();
     // This one creates nothing.
@@ -304,7 +304,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     sink.put(vec![letter(1)]).await.unwrap();
     topic::delete(place.brokers.bootstrap(), &dead).await;
     topic::delete(place.brokers.bootstrap(), &retry).await;
-    let escalation = || Escalation {
+    let delayed_retry = || DelayedRetry {
         delivery: delivery.clone(),
         consumer: "billing".into(),
         due: SystemClock.now(),
@@ -325,7 +325,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     };
     let kind = timeout(PATIENCE, refused).await.unwrap();
     assert_eq!(kind, StoreErrorKind::NotFound, "other topics can be written");
-    let error = lane.escalate(escalation()).await.unwrap_err();
+    let error = queue.enqueue(delayed_retry()).await.unwrap_err();
     println!("after {:.1} s: {error}", begun.elapsed().as_secs_f64());
     assert!(error.to_string().contains(&format!("topic `{retry}`")), "{error}");
     told(&mut source, &format!("topic `{retry}` is not there")).await;
@@ -334,13 +334,13 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     place.create(&retry, 1, &[]).await;
     let written = async {
         while sink.put(vec![letter(2)]).await.is_err() {}
-        while lane.escalate(escalation()).await.is_err() {}
+        while queue.enqueue(delayed_retry()).await.is_err() {}
     };
     let begun = Instant::now();
     timeout(PATIENCE, written).await.unwrap();
     println!("written {:.1} s after they were created again", begun.elapsed().as_secs_f64());
     drop(settle);
-    while handle(&mut source).await.lane() != Lane::Retry {}
+    while handle(&mut source).await.delivered_from() != DeliveredFrom::Retry {}
     let letters = KafkaLetters::new(&place.brokers, dead);
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 1);
 }
@@ -495,7 +495,7 @@ async fn of_two_processes_with_one_instance_id_the_first_ends_with_a_word() {
     let error = timeout(PATIENCE, fenced).await.unwrap();
     assert_eq!(error.kind(), TransportErrorKind::Unexpected);
     assert!(error.to_string().contains("the same `group.instance.id`"), "{error}");
-    assert_eq!(number(&handle(&mut second).await), 1, "what the first had in hand");
+    assert_eq!(number(&handle(&mut second).await), 1, "what the first had in flight");
     drop(settle);
     timeout(PATIENCE, first.close()).await.unwrap();
 }

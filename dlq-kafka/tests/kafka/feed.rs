@@ -88,7 +88,7 @@ async fn a_group_of_somebody_else_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_died_with_letters_in_hand_leaves_them_to_the_next() {
+async fn who_died_with_letters_in_flight_leaves_them_to_the_next() {
     let Some(topic) = Topic::new("feed-died", 1).await else { return };
     topic.write(0..10).await;
     // As a process leaves it that was killed after its first batch.
@@ -126,7 +126,7 @@ async fn a_partition_that_goes_to_another_takes_along_what_was_not_confirmed() {
     confirm(&mut second).await;
     assert_eq!(moved.len(), 10);
     assert_eq!(topic.committed(&group(&topic))[partition], Some(10));
-    // What it had in hand comes again.
+    // What it had in flight comes again.
     let mut seen = BTreeSet::new();
     while topic.committed(&group(&topic)) != [Some(10), Some(10)] {
         let fed = next(&mut first, 20).await;

@@ -12,7 +12,7 @@ use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaRetryLane, KafkaSettle, KafkaSource, KafkaTransport, Ladder};
+use dlq_kafka::{Brokers, KafkaRetryQueue, KafkaSettle, KafkaSource, KafkaTransport, Ladder};
 use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::transport::{TransportFixture, is_quick};
 use tokio::time::{sleep, timeout};
@@ -240,7 +240,7 @@ impl std::fmt::Debug for KafkaFixture {
 
 impl TransportFixture for KafkaFixture {
     type Source = KafkaSource;
-    type Lane = KafkaRetryLane;
+    type DeliveredFrom = KafkaRetryQueue;
 
     const PAUSED: bool = false;
 
@@ -284,8 +284,8 @@ impl TransportFixture for KafkaFixture {
         self.consumer(consumer).source(&self.place.brokers).await.unwrap()
     }
 
-    async fn retry_lane(&self) -> Option<KafkaRetryLane> {
-        Some(self.consumer("billing").retry_lane(&self.place.brokers).await.unwrap())
+    async fn retry_queue(&self) -> Option<KafkaRetryQueue> {
+        Some(self.consumer("billing").retry_queue(&self.place.brokers).await.unwrap())
     }
 
     /// What is done is committed a moment later; what was not comes again, which is tested apart. One message is done.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dlq_core::{Disposition, Escalation, History, Lane, RetryLane as _, Settle as _, Source as _};
+use dlq_core::{
+    DelayedRetry, DeliveredFrom, Disposition, History, RetryQueue as _, Settle as _, Source as _,
+};
 use dlq_kafka::{KafkaSource, Ladder};
 use dlq_testkit::fixtures::ManualClock;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -117,21 +119,21 @@ async fn shown(place: &Place, told: &Told) {
     let clock = ManualClock::new();
     let ladder = Ladder::of([STAGE]);
     let consumer = place.billing().ladder(ladder).prefetch(1).clock(clock.shared());
-    let (mut source, lane) = (
+    let (mut source, queue) = (
         consumer.source(&place.brokers).await.unwrap(),
-        consumer.retry_lane(&place.brokers).await.unwrap(),
+        consumer.retry_queue(&place.brokers).await.unwrap(),
     );
     place.publish(1..=3).await;
     for _ in 0..3 {
         let (delivery, settle) = next(&mut source).await;
-        let escalation = Escalation {
+        let delayed_retry = DelayedRetry {
             delivery,
             consumer: "billing".into(),
             due: clock.shared().now(),
             history: History::new(),
             attempts: 1,
         };
-        lane.escalate(escalation).await.unwrap();
+        queue.enqueue(delayed_retry).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     let stage = format!("{}.{}.retry.1s", place.topic, told.group);
@@ -141,7 +143,7 @@ async fn shown(place: &Place, told: &Told) {
     meanwhile(&mut source, told.until("dlq_kafka_next_due_seconds", is_soon)).await;
     clock.advance(STAGE * 10);
     for _ in 0..3 {
-        assert_eq!(handle(&mut source).await.lane(), Lane::Retry);
+        assert_eq!(handle(&mut source).await.delivered_from(), DeliveredFrom::Retry);
     }
     let late = told.lateness(&stage);
     assert_eq!(late, [9.0; 3], "it had waited for a second of ten");
@@ -168,20 +170,20 @@ fn the_time_until_the_next_record_is_due_falls_while_nothing_comes_and_nothing_i
 async fn due(place: &Place, told: &Told) {
     const LONG: Duration = Duration::from_secs(60);
     let consumer = place.billing().ladder(Ladder::of([LONG]));
-    let (mut source, lane) = (
+    let (mut source, queue) = (
         consumer.source(&place.brokers).await.unwrap(),
-        consumer.retry_lane(&place.brokers).await.unwrap(),
+        consumer.retry_queue(&place.brokers).await.unwrap(),
     );
     place.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
-    let escalation = Escalation {
+    let delayed_retry = DelayedRetry {
         delivery,
         consumer: "billing".into(),
         due: dlq_core::SystemClock::shared().now(),
         history: History::new(),
         attempts: 1,
     };
-    lane.escalate(escalation).await.unwrap();
+    queue.enqueue(delayed_retry).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     meanwhile(&mut source, told.until("dlq_kafka_waiting", |records| records == 1.0)).await;
     let (name, first) = ("dlq_kafka_next_due_seconds", Cell::new(0.0));

@@ -102,7 +102,7 @@ async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
         refused(begun, "sink", mechanism, &error);
 
         let begun = Instant::now();
-        refused(begun, "lane", mechanism, &consumer.retry_lane(&brokers).await.unwrap_err());
+        refused(begun, "queue", mechanism, &consumer.retry_queue(&brokers).await.unwrap_err());
 
         let begun = Instant::now();
         let lag = KafkaLag::new(brokers.clone(), "billing", [&*place.topic]);

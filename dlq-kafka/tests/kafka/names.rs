@@ -67,7 +67,7 @@ async fn created(_: Delivery, State(seen): State<Seen>) -> Result<(), Down> {
 fn router(seen: &Seen) -> Router {
     let second = Backoff::constant(Duration::from_secs(1));
     // By a retry topic, however soon.
-    let policy = RetryPolicy::new().with_backoff(second).with_hold_limit(Duration::ZERO);
+    let policy = RetryPolicy::new().with_backoff(second).with_max_in_process_delay(Duration::ZERO);
     let created = handler("shop.created", created)
         .with_state(seen.clone())
         .classify(|_: &Down| Classification::transient())
@@ -87,7 +87,7 @@ async fn run(place: &Place, seen: &Seen) {
     let consumer = Consumer::builder(source)
         .handler(router(seen))
         .crash_marks(marks)
-        .retry_lane(shop(place).retry_lane(&place.brokers).await.unwrap())
+        .retry_queue(shop(place).retry_queue(&place.brokers).await.unwrap())
         .sink(shop(place).sink(&place.brokers).await.unwrap())
         .build()
         .unwrap();
@@ -185,7 +185,7 @@ async fn g2_a_letter_that_was_sent_back_is_known_by_the_name_of_its_handler() {
     let mut source = place.billing().source(&place.brokers).await.unwrap();
     let (unknown, _settle) = next(&mut source).await;
     assert_eq!(unknown.generation(), 0, "nobody here is called that");
-    source.yields_to(Arc::new(Called::by(["shop", "shop.created"])));
+    source.bind(Arc::new(Called::by(["shop", "shop.created"])));
     let (known, _settle) = next(&mut source).await;
     let id = LetterId::of(&letter.origin, None, "shop.created");
     assert_eq!((known.death("shop.created").letter, known.generation()), (id, 1));

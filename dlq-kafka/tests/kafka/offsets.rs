@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlq_core::{CrashMarks, Delivery, Disposition, Lane, Settle, Source, TransportErrorKind};
+use dlq_core::{
+    CrashMarks, DeliveredFrom, Delivery, Disposition, Settle, Source, TransportErrorKind,
+};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
@@ -117,16 +119,16 @@ async fn restarted_behind_one_that_waits(name: &str, waits_in_a_stage: bool) {
     const STAGE: Duration = Duration::from_secs(3);
     let place = Place::with_partitions(name, 1).await;
     let consumer = place.billing().ladder(Ladder::of([STAGE]));
-    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
-    let last = if waits_in_a_stage { Lane::Retry } else { Lane::Main };
+    let queue = consumer.retry_queue(&place.brokers).await.unwrap();
+    let last = if waits_in_a_stage { DeliveredFrom::Retry } else { DeliveredFrom::Main };
     place.publish(0..=500).await;
     let mut source = consumer.source(&place.brokers).await.unwrap();
     let mut succeeded = 0;
     while succeeded < 500 {
         let (delivery, settle) = next(&mut source).await;
         let is_first = number(&delivery) == 0;
-        if delivery.lane() != last {
-            send(&lane, delivery, settle, if is_first { WAIT } else { STAGE }).await;
+        if delivery.delivered_from() != last {
+            send(&queue, delivery, settle, if is_first { WAIT } else { STAGE }).await;
         } else if is_first {
             settle.settle(Disposition::Deferred { after: WAIT }).await.unwrap();
         } else {
@@ -143,10 +145,10 @@ async fn restarted_behind_one_that_waits(name: &str, waits_in_a_stage: bool) {
             let (delivery, settle) = next(&mut source).await;
             match number(&delivery) {
                 0 => settle.settle(Disposition::Deferred { after: WAIT }).await.unwrap(),
-                new if new == 500 + restart && delivery.lane() == last => {
+                new if new == 500 + restart && delivery.delivered_from() == last => {
                     break settle.settle(DONE).await.unwrap();
                 }
-                new if new == 500 + restart => send(&lane, delivery, settle, STAGE).await,
+                new if new == 500 + restart => send(&queue, delivery, settle, STAGE).await,
                 again => panic!("{again} succeeded, and ran again after restart {restart}"),
             }
         }
@@ -262,7 +264,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     // It dies while it runs.
     drop((settle, source));
     let other = dlq_core::LetterId::from_bytes([9; 16]);
-    assert!(marks.begin(other).await.is_err(), "what is not in hand cannot be marked");
+    assert!(marks.begin(other).await.is_err(), "what is not in flight cannot be marked");
 
     // That a settle handle is dropped says nothing of the run: its end has to be told.
     let mut source = place.billing().source(&place.brokers).await.unwrap();
@@ -328,7 +330,7 @@ async fn g3_that_a_run_alone_has_ended_is_told_before_another_begins() {
     assert_eq!([0, 1].map(has_marks), [true, false]);
 }
 
-/// One process has 20 records in hand when another joins. `moves` says whether a partition of one that stays is lost.
+/// One process has 20 records in flight when another joins. `moves` says whether a partition of one that stays is lost.
 async fn moved(name: &str, strategy: &str, all_move: bool) {
     if !available() {
         return;
@@ -411,7 +413,7 @@ async fn what_ends_while_a_partition_is_drained_does_not_run_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g5_one_of_a_partition_is_in_hand_where_that_was_asked_for() {
+async fn g5_one_of_a_partition_is_in_flight_where_that_was_asked_for() {
     if !available() {
         return;
     }
@@ -438,7 +440,7 @@ async fn g5_one_of_a_partition_is_in_hand_where_that_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g5_one_of_a_key_is_in_hand_and_other_keys_go_on() {
+async fn g5_one_of_a_key_is_in_flight_and_other_keys_go_on() {
     if !available() {
         return;
     }

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_core::{
-    Clock, CrashMarks, Delivery, Disposition, Escalation, History, Lane, RetryLane, Settle, Source,
-    SystemClock,
+    Clock, CrashMarks, DelayedRetry, DeliveredFrom, Delivery, Disposition, History, RetryQueue,
+    Settle, Source, SystemClock,
 };
 use dlq_kafka::rdkafka::admin::{AdminClient, AdminOptions};
 use dlq_kafka::rdkafka::client::DefaultClientContext;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{Concurrency, KafkaRetryLane, KafkaSource, KafkaTransport, Ladder, Start};
+use dlq_kafka::{Concurrency, KafkaRetryQueue, KafkaSource, KafkaTransport, Ladder, Start};
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
@@ -29,15 +29,15 @@ async fn member(place: &Place, name: &str) -> KafkaSource {
     hasty(place).source(&place.member(name)).await.unwrap()
 }
 
-async fn escalate(lane: &KafkaRetryLane, delivery: Delivery) {
-    let escalation = Escalation {
+async fn enqueue(queue: &KafkaRetryQueue, delivery: Delivery) {
+    let delayed_retry = DelayedRetry {
         delivery,
         consumer: "billing".into(),
         due: SystemClock.now(),
         history: History::new(),
         attempts: 1,
     };
-    lane.escalate(escalation).await.unwrap();
+    queue.enqueue(delayed_retry).await.unwrap();
 }
 
 /// The first delivery of a source that begins at the end: it is not known when it looks where that is.
@@ -58,14 +58,15 @@ async fn g1_a_retry_record_is_read_by_a_group_that_began_at_the_end() {
     let place = Place::with_partitions("late-retry", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]);
     let consumer = place.billing().start(Start::Latest).ladder(ladder);
-    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let queue = consumer.retry_queue(&place.brokers).await.unwrap();
     let mut source = consumer.source(&place.brokers).await.unwrap();
     let delivery = first(&mut source, &place).await;
     drop(source);
     // It dies after this, and has committed nothing of the retry topic.
-    escalate(&lane, delivery).await;
+    enqueue(&queue, delivery).await;
     let mut source = consumer.source(&place.brokers).await.unwrap();
-    let heard = async { while handle(&mut source).await.lane() != Lane::Retry {} };
+    let heard =
+        async { while handle(&mut source).await.delivered_from() != DeliveredFrom::Retry {} };
     timeout(PATIENCE, heard).await.expect("the retry record comes");
 }
 
@@ -162,11 +163,11 @@ async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now()
     let place = Place::with_partitions("renamed", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]);
     let billing = place.billing().ladder(ladder.clone());
-    let lane = billing.retry_lane(&place.brokers).await.unwrap();
+    let queue = billing.retry_queue(&place.brokers).await.unwrap();
     let mut source = billing.source(&place.brokers).await.unwrap();
     place.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
-    escalate(&lane, delivery).await;
+    enqueue(&queue, delivery).await;
     settle.settle(DONE).await.unwrap();
     source.close().await;
     let group = format!("{}-billing", place.topic);
@@ -185,17 +186,20 @@ async fn g1_what_waits_in_a_stage_that_was_taken_off_the_ladder_is_heard() {
     }
     let place = Place::with_partitions("taken-off", 1).await;
     let of = |seconds| place.billing().ladder(Ladder::of([Duration::from_secs(seconds)]));
-    let lane = of(1).retry_lane(&place.brokers).await.unwrap();
+    let queue = of(1).retry_queue(&place.brokers).await.unwrap();
     place.publish([1]).await;
     let mut source = of(1).source(&place.brokers).await.unwrap();
     for later in [of(2), place.billing().without_retries()] {
         let (delivery, settle) = next(&mut source).await;
-        escalate(&lane, delivery).await;
+        enqueue(&queue, delivery).await;
         settle.settle(DONE).await.unwrap();
         source.close().await;
         source = later.source(&place.brokers).await.unwrap();
         let (heard, settle) = next(&mut source).await;
-        assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
+        assert_eq!(
+            (number(&heard), heard.delivered_from(), heard.attempt()),
+            (1, DeliveredFrom::Retry, 2)
+        );
         settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
     }
     // What others wrote there is for this group, too.
@@ -220,12 +224,12 @@ async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
         place.billing().ladder(ladder.with_names("{topic}.retry.{delay}"))
     };
     // The group had this stage, and reads it still.
-    let lane = of(1).retry_lane(&place.brokers).await.unwrap();
+    let queue = of(1).retry_queue(&place.brokers).await.unwrap();
     let mut source = of(1).source(&place.brokers).await.unwrap();
     place.publish([1]).await;
     for _ in 0..2 {
         let (delivery, settle) = next(&mut source).await;
-        escalate(&lane, delivery).await;
+        enqueue(&queue, delivery).await;
         settle.settle(DONE).await.unwrap();
     }
     source.close().await;
@@ -237,7 +241,10 @@ async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
     }
     let mut source = of(2).source(&place.brokers).await.unwrap();
     let heard = handle(&mut source).await;
-    assert_eq!((number(&heard), heard.lane(), heard.attempt()), (1, Lane::Retry, 2));
+    assert_eq!(
+        (number(&heard), heard.delivered_from(), heard.attempt()),
+        (1, DeliveredFrom::Retry, 2)
+    );
     place.publish([2]).await;
     assert_eq!(number(&handle(&mut source).await), 2);
     let more = timeout(Duration::from_secs(4), source.next()).await;
@@ -307,14 +314,17 @@ async fn topics_of_one_consumer_may_share_their_retry_topics() {
     place.create(&other, 1, &[]).await;
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("retry.{group}.{delay}");
     let consumer = place.billing().topic(&other).ladder(ladder);
-    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let queue = consumer.retry_queue(&place.brokers).await.unwrap();
     let mut source = consumer.source(&place.brokers).await.unwrap();
     place.send(&other, b"1", &[]).await;
     let (delivery, settle) = next(&mut source).await;
-    escalate(&lane, delivery).await;
+    enqueue(&queue, delivery).await;
     settle.settle(DONE).await.unwrap();
     let again = handle(&mut source).await;
-    assert_eq!((again.lane(), again.message().subject()), (Lane::Retry, &*other));
+    assert_eq!(
+        (again.delivered_from(), again.message().subject()),
+        (DeliveredFrom::Retry, &*other)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -324,7 +334,7 @@ async fn g8_counts_at_their_limit_are_carried_on() {
     }
     let place = Place::with_partitions("counts", 1).await;
     let consumer = place.billing().ladder(Ladder::of([Duration::from_secs(1)]));
-    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let queue = consumer.retry_queue(&place.brokers).await.unwrap();
     let mut source = consumer.source(&place.brokers).await.unwrap();
     let stage = format!("{}.{0}-billing.retry.1s", place.topic);
     let most = u32::MAX.to_string();
@@ -338,8 +348,8 @@ async fn g8_counts_at_their_limit_are_carried_on() {
     ];
     place.send(&stage, b"1", &headers).await;
     let (delivery, settle) = next(&mut source).await;
-    assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Retry, u32::MAX));
-    escalate(&lane, delivery).await;
+    assert_eq!((delivery.delivered_from(), delivery.attempt()), (DeliveredFrom::Retry, u32::MAX));
+    enqueue(&queue, delivery).await;
     settle.settle(DONE).await.unwrap();
 }
 

@@ -74,8 +74,8 @@ async fn answered<T, E>(
     }
 }
 
-fn hearers(plan: &ReplayPlan) -> BTreeSet<&str> {
-    plan.hearers.iter().map(|hearer| &*hearer.consumer).collect()
+fn subscribers(plan: &ReplayPlan) -> BTreeSet<&str> {
+    plan.subscribers.iter().map(|subscriber| &*subscriber.consumer).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -126,7 +126,7 @@ async fn g1_groups_of_a_broker_that_is_away_are_not_taken_for_absent() {
     };
     let complete = async || {
         let known = plan().await;
-        assert!(hearers(&known).is_superset(&(&near | &far)), "{known:?}");
+        assert!(subscribers(&known).is_superset(&(&near | &far)), "{known:?}");
         assert!(!known.notes.iter().any(|note| is_named(note)), "{known:?}");
         assert_eq!(marks().await.unwrap().len(), 6);
     };
@@ -143,8 +143,8 @@ async fn g1_groups_of_a_broker_that_is_away_are_not_taken_for_absent() {
         // The client gives no part of a list while it waits for the rest.
         let is_none = known.notes.iter().any(|note| note.contains("names no group"));
         assert!(is_none || kills, "{known:?}");
-        assert_eq!(hearers(&known).is_superset(&near), !is_none, "{known:?}");
-        assert!(hearers(&known).is_disjoint(&far), "{known:?}");
+        assert_eq!(subscribers(&known).is_superset(&near), !is_none, "{known:?}");
+        assert!(subscribers(&known).is_disjoint(&far), "{known:?}");
         let error = marks().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
         assert!(is_named(&error.to_string()), "{error}");

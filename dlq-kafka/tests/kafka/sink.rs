@@ -1,7 +1,7 @@
 //! What is written to the topic of dead letters.
 
 use dlq_core::store::Letters;
-use dlq_core::{Filter, Reason, RetryLane, Sink, StoreErrorKind};
+use dlq_core::{Filter, Reason, RetryQueue, Sink, StoreErrorKind};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{DlqTopic, KafkaLetters, KafkaSink};
@@ -110,7 +110,7 @@ async fn g8_a_message_that_fits_nowhere_still_has_its_letter() {
     let place = Place::with_partitions("large", 1).await;
     let consumer = place.billing();
     let mut source = consumer.source(&place.brokers).await.unwrap();
-    let lane = consumer.retry_lane(&place.brokers).await.unwrap();
+    let queue = consumer.retry_queue(&place.brokers).await.unwrap();
     let sink = consumer.sink(&place.brokers).await.unwrap();
     let group = format!("{}-billing", place.topic);
     for topic in ["dlq", &format!("{group}.retry.3s")] {
@@ -123,8 +123,8 @@ async fn g8_a_message_that_fits_nowhere_still_has_its_letter() {
     let record = record.headers(OwnedHeaders::new().insert(header));
     place.producer().send(record, PATIENCE).await.unwrap();
     let (delivery, settle) = next(&mut source).await;
-    let refused = lane
-        .escalate(dlq_core::Escalation {
+    let refused = queue
+        .enqueue(dlq_core::DelayedRetry {
             delivery: delivery.clone(),
             consumer: "billing".into(),
             due: dlq_core::Timestamp::EPOCH,
@@ -176,8 +176,8 @@ async fn g8_a_message_that_no_segment_holds_still_has_its_letter() {
     }
     let consumer = place.billing();
     let mut source = consumer.source(&place.brokers).await.unwrap();
-    let (lane, sink) = (
-        consumer.retry_lane(&place.brokers).await.unwrap(),
+    let (queue, sink) = (
+        consumer.retry_queue(&place.brokers).await.unwrap(),
         consumer.sink(&place.brokers).await.unwrap(),
     );
     let payload = vec![b'x'; 2_000_000];
@@ -186,14 +186,14 @@ async fn g8_a_message_that_no_segment_holds_still_has_its_letter() {
     let record = FutureRecord::<[u8], _>::to(&place.topic).payload(&payload);
     producer.send(record, PATIENCE).await.unwrap();
     let (delivery, settle) = next(&mut source).await;
-    let escalation = dlq_core::Escalation {
+    let delayed_retry = dlq_core::DelayedRetry {
         delivery: delivery.clone(),
         consumer: "billing".into(),
         due: dlq_core::Timestamp::EPOCH,
         history: dlq_core::History::new(),
         attempts: 1,
     };
-    let refused = lane.escalate(escalation).await.unwrap_err();
+    let refused = queue.enqueue(delayed_retry).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
     let mut dead = letter(1);
     (dead.message, dead.origin) = (delivery.message().clone(), delivery.origin().clone());
@@ -237,6 +237,6 @@ async fn what_is_missing_is_named() {
     let other = dlq_kafka::KafkaTransport::new("nowhere").name("billing");
     let text = other.source(&place.brokers).await.unwrap_err().to_string();
     assert!(text.contains("`nowhere` is not there"), "{text}");
-    let text = other.without_retries().retry_lane(&place.brokers).await.unwrap_err().to_string();
+    let text = other.without_retries().retry_queue(&place.brokers).await.unwrap_err().to_string();
     assert!(text.contains("without_retries"), "{text}");
 }

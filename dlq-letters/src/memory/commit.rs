@@ -108,7 +108,7 @@ fn merged(before: Option<Row>, after: &Row, changed: Changed) -> Row {
         letter.fingerprint = from.fingerprint;
         letter.attempts = from.attempts;
         letter.crashes = from.crashes;
-        letter.escalations = from.escalations;
+        letter.delayed_retries = from.delayed_retries;
         letter.died_at = from.died_at;
         letter.history.clone_from(&from.history);
     }

@@ -66,7 +66,7 @@ impl MemoryStore {
     }
 
     /// Sets whether letters of the same original message are kept as one; for every clone. Letters that are there
-    /// already stay as they are; [`Upkeep::deduplicate`](dlq_core::store::Upkeep::deduplicate) collapses them. Defaults to
+    /// already stay as they are; [`Maintenance::deduplicate`](dlq_core::store::Maintenance::deduplicate) collapses them. Defaults to
     /// no.
     #[must_use]
     pub fn with_dedup(self, dedup: bool) -> Self {

@@ -5,7 +5,7 @@ use dlq_core::store::rules::{self, DedupKey};
 use dlq_core::{LetterId, Status, Timestamp};
 
 use super::each;
-use super::upkeep::Entry;
+use super::maintenance::Entry;
 use super::walk::Walk;
 use crate::{Alias, Changed, Depth, Needs, Row, Rows, Stop, Verb};
 

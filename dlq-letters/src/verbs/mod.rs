@@ -5,10 +5,10 @@ mod dedup;
 mod dispatch;
 mod hold;
 mod log;
+mod maintenance;
 mod operate;
 mod put;
 mod schedule;
-mod upkeep;
 mod walk;
 
 pub(crate) use claim::ClaimDue;
@@ -16,10 +16,10 @@ pub(crate) use dedup::{Collapse, Group, Seen, Survey};
 pub(crate) use dispatch::{Record, Succeed, Take};
 pub(crate) use hold::{EndClaims, Extend};
 pub(crate) use log::{Add, Carry};
+pub(crate) use maintenance::{DeletePage, EditLetter, Entry, MarkPage, Step};
 pub(crate) use operate::{Begun, Freeze, Start, Steer, Withdraw, unknown};
-pub(crate) use put::{Escalate, Put, Restore};
+pub(crate) use put::{Enqueue, Put, Restore};
 pub(crate) use schedule::{RunSchedule, Scheduled};
-pub(crate) use upkeep::{DeletePage, EditLetter, Entry, MarkPage, Step};
 pub(crate) use walk::Walk;
 
 use crate::Stop;

@@ -2,7 +2,7 @@
 
 use dlq_core::store::rules::{self, Arrival, DedupKey};
 use dlq_core::store::{Actor, Receipt};
-use dlq_core::{DeadLetter, Escalation, LetterId, Status};
+use dlq_core::{DeadLetter, DelayedRetry, LetterId, Status};
 
 use super::each;
 use crate::{Alias, Changed, Depth, Needs, Row, Rows, Stop, Verb};
@@ -26,9 +26,9 @@ impl Verb for Put {
 
 /// Writes a retry record.
 #[derive(Debug)]
-pub(crate) struct Escalate(pub(crate) Escalation);
+pub(crate) struct Enqueue(pub(crate) DelayedRetry);
 
-impl Verb for Escalate {
+impl Verb for Enqueue {
     type Answer = ();
 
     fn needs(&self, needs: &mut Needs) {

@@ -157,9 +157,9 @@ fn settings(args: &Args, paths: &Paths) -> TokenStream {
         let crashes = crashes.value;
         policy.extend(quote!(.with_max_crashes(#crashes)));
     }
-    if let Some(limit) = &args.hold_limit {
+    if let Some(limit) = &args.max_in_process_delay {
         let limit = limit.expand(paths);
-        policy.extend(quote!(.with_hold_limit(#limit)));
+        policy.extend(quote!(.with_max_in_process_delay(#limit)));
     }
     if args.panic.as_ref().is_some_and(|panic| panic.retry) {
         policy.extend(quote!(.with_panic(#private::PanicPolicy::Retry)));

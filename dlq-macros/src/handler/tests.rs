@@ -47,7 +47,7 @@ mod args {
             max_attempts = 4,
             max_crashes = 0,
             backoff = ladder("30s", "5m"),
-            hold_limit = "1m",
+            max_in_process_delay = "1m",
             timeout = "10s",
             concurrency = 2,
             panic = retry,
@@ -65,7 +65,7 @@ mod args {
         assert_eq!(args.max_crashes.unwrap().value, 0);
         let backoff = args.backoff.unwrap();
         assert_eq!((backoff.kind, backoff.delays.len()), (Kind::Ladder, 2));
-        assert_eq!(args.hold_limit.unwrap().value.as_secs(), 60);
+        assert_eq!(args.max_in_process_delay.unwrap().value.as_secs(), 60);
         assert_eq!(args.timeout.unwrap().value.as_secs(), 10);
         assert_eq!(args.concurrency.unwrap().value, 2);
         assert!(args.panic.unwrap().retry);
@@ -78,7 +78,7 @@ mod args {
     fn one_mistake_does_not_hide_the_next() {
         let (args, mistakes) = read(quote! {
             timeout = 5, backof = exponential("1s", max = "2s"), max_attempts, panic = maybe,
-            concurrency = 2, aliases = ["a" "b"], order_by = key, hold_limit = "1 week"
+            concurrency = 2, aliases = ["a" "b"], order_by = key, max_in_process_delay = "1 week"
         });
         let expected = [
             "expected a duration in quotes",

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Cleanup, Control, Finish, Finished, ItemOutcome,
-    Letters as _, Mark, OperationSpec, Operations as _, Selection, Sink as _, Upkeep as _,
+    Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _, Selection, Sink as _,
 };
 use dlq_core::{Filter, LetterId, PageRequest, Resolution, StoreError};
 use dlq_mongo::MongoStore;

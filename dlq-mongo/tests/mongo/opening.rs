@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlq_core::idempotency::Idempotency as _;
 use dlq_core::store::{
     Actor, CheckLimits, Claim, ClaimRequest, Claims as _, Cleanup, Finish, Letters as _,
-    OperationSpec, Operations as _, Sink as _, Upkeep as _,
+    Maintenance as _, OperationSpec, Operations as _, Sink as _,
 };
 use dlq_core::{CrashMarks as _, Filter, Resolution, StoreErrorKind};
 use dlq_mongo::MongoStore;

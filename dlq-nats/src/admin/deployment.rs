@@ -19,7 +19,7 @@ pub struct Deployment {
     pub consumers: Vec<ConsumerPlan>,
     /// The stream of dead letters.
     pub letters: DlqStream,
-    /// The stream of the retry lane. `None` for consumers without one.
+    /// The stream of the retry queue. `None` for consumers without one.
     pub retries: Option<RetryStream>,
     /// The event router, with its stream of advisories. Defaults to none; one that is there is found anyway.
     pub router: Option<RouterConfig>,

@@ -38,7 +38,7 @@
 //! # Permissions
 //!
 //! A server refuses in silence: a request that is not permitted is not answered, and an acknowledgement that is not
-//! permitted is not missed before its message comes again. So sources, retry lanes and sinks ask the server once each, at
+//! permitted is not missed before its message comes again. So sources, retry queues and sinks ask the server once each, at
 //! their start, who they are, and refuse to start where that says that they cannot fetch, acknowledge or write. `check`
 //! asks the same for all of a deployment by one request, with what is only needed later: reading of what stands aside and
 //! of messages with headers that no client reads, late acknowledgements, buckets, the router. A user who may not ask

@@ -107,9 +107,9 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
         need(read, "retries of large messages cannot be read, and wait for ever");
     }
     for plan in &deployment.consumers {
-        let lane = deployment.retries.iter().flat_map(|stream| stream.lane(&plan.name));
+        let queue = deployment.retries.iter().flat_map(|stream| stream.queue(&plan.name));
         let to = "retries cannot be written, so that what waits for one is not acknowledged";
-        needed.extend(lane.map(|subject| (vec![subject], to)));
+        needed.extend(queue.map(|subject| (vec![subject], to)));
         for durable in plan.consumer(deployment.retries.as_ref()).durables(&plan.name) {
             let at = format!("{}.{}", durable.of.name(), durable.name);
             let acknowledged = acknowledged(durable.of.name(), &durable.name);
@@ -127,11 +127,11 @@ fn publishes(deployment: &Deployment, api: Option<&str>) -> Needed {
 
 /// Returns the need to write to something that many write to, each to a part of its own.
 fn shared(deployment: &Deployment, to: &'static str) -> Needed {
-    let lanes = deployment.retries.as_ref().filter(|_| !deployment.consumers.is_empty());
-    let lanes = lanes.map(|stream| stream.name.as_str());
+    let queues = deployment.retries.as_ref().filter(|_| !deployment.consumers.is_empty());
+    let queues = queues.map(|stream| stream.name.as_str());
     let streams = deployment.own_streams().into_iter();
     let subjects =
-        streams.filter(|own| Some(own.name.as_str()) != lanes).flat_map(|own| own.subjects);
+        streams.filter(|own| Some(own.name.as_str()) != queues).flat_map(|own| own.subjects);
     let subjects = subjects.filter(|subject| !subject.starts_with('$'));
     subjects.map(|subject| (vec![subject], to)).collect()
 }

@@ -51,7 +51,7 @@ async fn unheard(stream: &Stream<()>, now: Timestamp) -> BTreeMap<String, u64> {
     let due = |found: &consumer::Info| found.num_pending + found.num_ack_pending as u64;
     let is_unheard = |found: &consumer::Info| {
         let last = found.delivered.last_active.map_or(Timestamp::EPOCH, timestamp);
-        // What is in hand of one that died is in hand for ever, if nobody asks.
+        // What is in flight of one that died is in flight for ever, if nobody asks.
         let is_idle = found.num_ack_pending == 0 || now.since(last) > found.config.ack_wait * 2;
         due(found) > 0 && found.num_waiting == 0 && is_idle
     };

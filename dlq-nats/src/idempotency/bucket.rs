@@ -63,7 +63,7 @@ impl IdempotencyBucket {
     fn config(&self) -> Config {
         Config {
             bucket: self.name.clone(),
-            description: "Idempotency keys: what was handled, and what is in hand".to_owned(),
+            description: "Idempotency keys: what was handled, and what is in flight".to_owned(),
             history: 1,
             max_age: self.max_age,
             storage: StorageType::File,

@@ -164,8 +164,8 @@ impl Follow {
     }
 
     /// Keeps the leases of what was fetched while something else is waited for. What it cannot keep comes again.
-    async fn keep(&mut self) {
-        if self.kept.elapsed() < self.puller.patience() {
+    async fn keep_alive(&mut self) {
+        if self.kept.elapsed() < self.puller.keep_alive_interval() {
             return;
         }
         self.kept = Instant::now();
@@ -177,7 +177,7 @@ impl Follow {
             }
         };
         let _ = timeout(PATIENCE, sending).await;
-        self.puller.keep().await;
+        self.puller.keep_alive().await;
     }
 
     async fn read(&self, fetched: &Fetched) -> Result<Entry, StoreError> {
@@ -223,7 +223,7 @@ impl Entries for Follow {
                     "a replay sends letters of these; where it died, it is waited until its lease ends"
                 );
             }
-            self.keep().await;
+            self.keep_alive().await;
             sleep(moment(&claim)).await;
         }
         self.sent.say_all(self.read.iter_mut().map(|(_, entry)| entry));

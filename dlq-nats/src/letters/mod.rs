@@ -21,7 +21,9 @@ use dlq_core::BindingKey;
 
 pub use extent::{Extent, Progress};
 pub use log::NatsEntries;
-pub use replay::{Hearer, NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped};
+pub use replay::{
+    NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped, Subscriber,
+};
 pub use send::NatsTarget;
 pub(crate) use stored::Passed;
 pub use stored::StoredLetter;

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use dlq_core::StoreError;
 use dlq_core::outbox::{Address, Survey};
-use dlq_core::replay::Hearer;
+use dlq_core::replay::Subscriber;
 
 use super::{NatsOutbox, NoKeeper};
 use crate::dispatch::REPLAYING;
@@ -66,7 +66,7 @@ impl NatsOutbox {
             for one in &consumers {
                 if published.iter().any(|to| one.hears(&to.subject)) {
                     let (stream, consumer) = (name.clone(), one.name.clone());
-                    survey.hearers.insert(Hearer { stream, consumer });
+                    survey.subscribers.insert(Subscriber { stream, consumer });
                 }
             }
             let copies: Vec<_> = replay::copies(&all, &name).collect();

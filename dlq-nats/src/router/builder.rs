@@ -57,12 +57,12 @@ impl EventRouter {
         EventRouterBuilder { context, api, config, key, ears, store: None }
     }
 
-    /// Listens and writes until `stop` is ready, finishes what it has in hand, and reports. What cannot be written then is
+    /// Listens and writes until `stop` is ready, finishes what it has in flight, and reports. What cannot be written then is
     /// given up, and comes again.
     ///
     /// It ends by itself when a part of it breaks down, which is a defect: the report and the metrics say so.
     ///
-    /// Dropped, it stops at once, and what it had in hand comes again.
+    /// Dropped, it stops at once, and what it had in flight comes again.
     pub async fn run(self, stop: impl Future<Output = ()>) -> RouterReport {
         let Self { client, ears, shared, puller, every } = self;
         let mut parts = JoinSet::new();

@@ -23,7 +23,7 @@ use crate::ready::Fetched;
 use crate::settle::{NatsSettle, Server};
 
 /// Number of advisories of one subscriber that are in flight at once.
-const IN_HAND: usize = 128;
+const IN_FLIGHT: usize = 128;
 /// Pause between two tries to listen.
 const PAUSE: Duration = Duration::from_secs(1);
 /// For how long an advisory that nobody hands out again is tried.
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Hears what the stream of advisories keeps. What cannot be routed comes again.
 pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Puller) {
     let server = Arc::new(Server::new(jetstream::new(client), puller.lease(), None));
-    let room = Arc::new(Semaphore::new(IN_HAND));
+    let room = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut tasks = JoinSet::new();
     loop {
         let fetched = tokio::select! {
@@ -79,7 +79,7 @@ pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Pul
 
 /// Hears what is said now, also while the stream of advisories has no leader.
 pub(super) async fn plain(shared: Arc<Shared>, client: Client) {
-    let room = Arc::new(Semaphore::new(IN_HAND));
+    let room = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut tasks = JoinSet::new();
     while !shared.stop.is_cancelled() {
         let mut advisories = match listen(&client).await {

@@ -63,7 +63,7 @@
 //! # What nobody told of
 //!
 //! In a work queue, and in an interest stream with one consumer, what is left when the consumer has nothing to do and
-//! nothing in hand was given up. The sweep looks for such messages, so that there none is missed even when no ear heard
+//! nothing in flight was given up. The sweep looks for such messages, so that there none is missed even when no ear heard
 //! its advisory: it takes them one `ack_wait` after the consumer was first seen so, when who had them last has ended.
 //! Up to where it has looked is kept in the bucket `DLQ_ROUTER`. In a stream with limits retention the server says nothing
 //! that would tell them from handled ones.

@@ -1,6 +1,6 @@
 //! Finds what no ear has heard of, in streams that drop what is settled.
 //!
-//! When a consumer of a work queue has nothing to do and nothing in hand, what is left in its part of the stream was
+//! When a consumer of a work queue has nothing to do and nothing in flight, what is left in its part of the stream was
 //! given up. (So for an interest stream with a single consumer; with several, nobody can say whose it is.) A settled
 //! message may still be on its way out when the consumer is looked at, and who had it last may be at it still, so that
 //! only what is there one `ack_wait` later counts, and no less than one sweep. That is why its letter is confirmed. What
@@ -242,7 +242,7 @@ fn key((stream, consumer): &About) -> String {
 mod tests {
     use super::*;
 
-    /// A consumer with nothing to do and nothing in hand, that has handed out messages up to this one.
+    /// A consumer with nothing to do and nothing in flight, that has handed out messages up to this one.
     fn idle(delivered: u64) -> Info {
         let text = serde_json::json!({
             "stream_name": "JOBS", "name": "worker", "created": "2026-11-20T22:13:27Z",

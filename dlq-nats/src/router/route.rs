@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use dlq_core::store::{BoxStore, ProcessedEvent, Receipt, Upkeep as _};
+use dlq_core::store::{BoxStore, Maintenance as _, ProcessedEvent, Receipt};
 use dlq_core::{Addressee, DeadLetter, Sink as _, StoreError, StoreErrorKind, Timestamp};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;

@@ -512,9 +512,9 @@ async fn each_right_of_a_consumer_that_is_missing_is_found() {
         assert!(found.to_string().contains(&format!("is without `{named}`")), "{found}");
         let billing = NatsTransport::new(STREAM).name("billing");
         let source = billing.source(&client).await.err().map(|error| error.to_string());
-        let lane = billing.retry_lane(&client).await.err().map(|error| error.to_string());
+        let queue = billing.retry_queue(&client).await.err().map(|error| error.to_string());
         let sink = NatsSink::open(&client, DlqStream::new()).await.err();
-        let errors = [source, lane, sink.map(|error| error.to_string())];
+        let errors = [source, queue, sink.map(|error| error.to_string())];
         let refused: Vec<String> = errors.into_iter().flatten().collect();
         assert_eq!(!refused.is_empty(), keeps, "{right}: {refused:?}");
         assert!(refused.iter().all(|why| why.contains(right)), "{right}: {refused:?}");

@@ -11,8 +11,8 @@ use async_nats::jetstream::{Context, stream};
 use async_nats::{Client, ConnectOptions, HeaderMap};
 use dlq_core::log::Log as _;
 use dlq_core::{
-    Delivery, Disposition, ErrorClass, Escalation, Filter, History, Lane, Message, RetryLane,
-    Settle, Sink, Source, StoreErrorKind, Timestamp, TransportErrorKind,
+    DelayedRetry, DeliveredFrom, Delivery, Disposition, ErrorClass, Filter, History, Message,
+    RetryQueue, Settle, Sink, Source, StoreErrorKind, Timestamp, TransportErrorKind,
 };
 use dlq_nats::admin::{Deployment, Finding};
 use dlq_nats::{DlqStream, JetStream, NatsLetters, NatsSink, NatsTransport};
@@ -140,7 +140,7 @@ async fn a_permission_that_is_missing_is_named_at_the_start() {
         text.contains("user `app` may not publish to `dlq.>`; add it to `permissions"),
         "{text}"
     );
-    let error = billing().retry_lane(&app).await.unwrap_err();
+    let error = billing().retry_queue(&app).await.unwrap_err();
     assert!(error.to_string().contains("may not publish to `retry-at.billing.>`"), "{error}");
     let error = billing().source(&app).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::InvalidConfig);
@@ -203,25 +203,25 @@ async fn the_rights_of_one_consumer_will_do() {
     server.publish([7]).await;
     // The rest is this user's.
     let app = server.connect("app", "app").await;
-    let lane = billing().retry_lane(&app).await.unwrap();
+    let queue = billing().retry_queue(&app).await.unwrap();
     let mut source = billing().source(&app).await.unwrap();
     let (delivery, settle) = next(&mut source).await;
-    let escalation = Escalation {
+    let delayed_retry = DelayedRetry {
         delivery,
         consumer: "billing".into(),
         due: Timestamp::EPOCH,
         history: History::default(),
         attempts: 1,
     };
-    lane.escalate(escalation).await.unwrap();
+    queue.enqueue(delayed_retry).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let retried = handle(&mut source).await.unwrap();
-    assert_eq!((number(&retried), retried.lane()), (7, Lane::Retry));
+    assert_eq!((number(&retried), retried.delivered_from()), (7, DeliveredFrom::Retry));
     let sink = NatsSink::open(&app, DlqStream::new()).await.unwrap();
     let letter = letter_of(Message::new("orders.created", "7"), 7);
     sink.put(vec![letter]).await.unwrap();
     assert_eq!(server.count("DLQ").await, 1);
-    let others = consumer("shipping").retry_lane(&app).await.unwrap_err();
+    let others = consumer("shipping").retry_queue(&app).await.unwrap_err();
     assert!(others.to_string().contains("may not publish to `retry.shipping.>`"), "{others}");
 }
 
@@ -299,19 +299,19 @@ async fn g9_who_may_not_read_large_records_is_told() {
     let settings = [("authorization", &*silent), ("max_payload", &most)];
     let server = Server::bare(&settings, "root", "root").await;
     let app = server.connect("app", "app").await;
-    let lane = billing().retry_lane(&app).await.unwrap();
+    let queue = billing().retry_queue(&app).await.unwrap();
     let mut source = billing().source(&app).await.unwrap();
     let large = vec![b'1'; MOST - 20];
     server.context.publish("orders.created", large.into()).await.unwrap().await.unwrap();
     let (delivery, settle) = next(&mut source).await;
-    let escalation = Escalation {
+    let delayed_retry = DelayedRetry {
         delivery,
         consumer: "billing".into(),
         due: Timestamp::EPOCH,
         history: History::default(),
         attempts: 1,
     };
-    lane.escalate(escalation).await.unwrap();
+    queue.enqueue(delayed_retry).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let error = bounded(source.next()).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Unavailable, "{error}");

@@ -181,7 +181,7 @@ async fn g1_leaders_change_and_nothing_is_lost() {
     .unwrap();
     let running = Consumer::builder(consumer.source(&client).await.unwrap())
         .handler(stack)
-        .retry_lane(consumer.retry_lane(&client).await.unwrap())
+        .retry_queue(consumer.retry_queue(&client).await.unwrap())
         .sink(sink)
         .build()
         .unwrap();

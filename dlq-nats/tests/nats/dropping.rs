@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlq_core::{Delivery, Disposition, Lane, RetryLane, Settle, Source, Timestamp};
+use dlq_core::{DeliveredFrom, Delivery, Disposition, RetryQueue, Settle, Source, Timestamp};
 use dlq_nats::{DlqStream, NatsSettle, NatsSink, NatsSource, NatsTransport};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, STREAM, Server, available, billing};
-use crate::lane::escalation;
+use crate::retry_queue::delayed_retry;
 
 /// Far longer than anything here takes: what was lost comes too late.
 const LEASE: Duration = Duration::from_secs(600);
@@ -54,18 +54,18 @@ async fn due(
     sizes: impl IntoIterator<Item = usize>,
 ) -> (Server, NatsSource) {
     let server = Server::with("max_payload", &MOST.to_string()).await;
-    let lane = consumer.retry_lane(&server.client).await.unwrap();
+    let queue = consumer.retry_queue(&server.client).await.unwrap();
     let mut source = server.source(&consumer).await;
     let mut settles = Vec::new();
     for size in sizes {
         let sent = server.context.publish("orders.created", vec![b'1'; size].into()).await;
         sent.unwrap().await.unwrap();
         let (delivery, settle) = soon(&mut source).await;
-        assert_eq!(delivery.lane(), Lane::Main);
-        settles.push((escalation(delivery, "billing", Timestamp::EPOCH), settle));
+        assert_eq!(delivery.delivered_from(), DeliveredFrom::Main);
+        settles.push((delayed_retry(delivery, "billing", Timestamp::EPOCH), settle));
     }
-    for (escalation, settle) in settles {
-        lane.escalate(escalation).await.unwrap();
+    for (delayed_retry, settle) in settles {
+        queue.enqueue(delayed_retry).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     (server, source)
@@ -78,13 +78,13 @@ async fn large_records_that_are_due_together_are_handled_at_once() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let seeing = Arc::clone(&seen);
         let stack = handler("billing", move |delivery: Delivery| {
-            seeing.lock().unwrap().push((delivery.lane(), delivery.deliveries()));
+            seeing.lock().unwrap().push((delivery.delivered_from(), delivery.deliveries()));
             async { Ok::<(), std::io::Error>(()) }
         });
         let stack = stack.build().unwrap();
-        let lane = patient().retry_lane(&server.client).await.unwrap();
+        let queue = patient().retry_queue(&server.client).await.unwrap();
         let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-        let consumer = Consumer::builder(source).handler(stack).retry_lane(lane).sink(sink);
+        let consumer = Consumer::builder(source).handler(stack).retry_queue(queue).sink(sink);
         let consumer = consumer.build().unwrap();
         let settled = timeout(SOON, async {
             while server.count("DLQ_RETRY").await > 0 {
@@ -92,7 +92,7 @@ async fn large_records_that_are_due_together_are_handled_at_once() {
             }
         });
         let _ = consumer.run(settled.map(drop)).await;
-        assert_eq!(*seen.lock().unwrap(), [(Lane::Retry, 1); 3]);
+        assert_eq!(*seen.lock().unwrap(), [(DeliveredFrom::Retry, 1); 3]);
         assert_eq!(server.count("DLQ_RETRY").await, 0, "each is settled, and its parts are gone");
     })
     .await;
@@ -110,7 +110,11 @@ async fn what_is_asked_for_and_dropped_at_once_comes_once_all_the_same() {
             let (delivery, settle) = at_hand(&mut source, Duration::from_millis(2)).await;
             assert_eq!(delivery.deliveries(), 1);
             let size = delivery.message().payload().unwrap().len();
-            let of = if delivery.lane() == Lane::Main { &mut messages } else { &mut records };
+            let of = if delivery.delivered_from() == DeliveredFrom::Main {
+                &mut messages
+            } else {
+                &mut records
+            };
             of.push(size);
             settle.settle(Disposition::Succeeded).await.unwrap();
         }
@@ -154,7 +158,7 @@ async fn a_record_that_is_being_read_is_given_back_at_the_end() {
         source.close().await;
         let mut other = server.source(&patient()).await;
         let (second, settle) = soon(&mut other).await;
-        assert_eq!((second.lane(), second.deliveries()), (Lane::Retry, 2));
+        assert_eq!((second.delivered_from(), second.deliveries()), (DeliveredFrom::Retry, 2));
         assert_ne!(second.message().payload(), first.message().payload());
         settle.settle(Disposition::Succeeded).await.unwrap();
     })
@@ -171,7 +175,7 @@ async fn a_record_that_takes_longer_than_its_lease_to_read_is_kept() {
         let begun = Instant::now();
         let (record, settle) = at_hand(&mut source, Duration::from_millis(3_300)).await;
         assert!(begun.elapsed() > LEASE, "it took {:?}", begun.elapsed());
-        assert_eq!((record.lane(), record.deliveries()), (Lane::Retry, 1));
+        assert_eq!((record.delivered_from(), record.deliveries()), (DeliveredFrom::Retry, 1));
         settle.settle(Disposition::Succeeded).await.unwrap();
         assert_eq!(server.count("DLQ_RETRY").await, 0);
         assert!(timeout(LEASE, source.next()).await.is_err(), "once");

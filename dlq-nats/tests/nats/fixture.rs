@@ -16,7 +16,7 @@ use dlq_core::{
 };
 use dlq_letters::log::Reading;
 use dlq_nats::{
-    NatsLetters, NatsRetryLane, NatsSettle, NatsSource, NatsTransport, RetryStream, StoredLetter,
+    NatsLetters, NatsRetryQueue, NatsSettle, NatsSource, NatsTransport, RetryStream, StoredLetter,
 };
 use dlq_services::{Builder, Running, Service, ensure_installed, or_skip};
 use dlq_testkit::broker::LogLetters;
@@ -241,7 +241,7 @@ impl NatsFixture {
 
 impl TransportFixture for NatsFixture {
     type Source = NatsSource;
-    type Lane = NatsRetryLane;
+    type DeliveredFrom = NatsRetryQueue;
 
     const PAUSED: bool = false;
 
@@ -275,9 +275,9 @@ impl TransportFixture for NatsFixture {
         self.server.source(&self.consumer(consumer)).await
     }
 
-    async fn retry_lane(&self) -> Option<NatsRetryLane> {
-        let lane = self.consumer("billing").retry_lane(&self.server.client).await.unwrap();
-        Some(lane)
+    async fn retry_queue(&self) -> Option<NatsRetryQueue> {
+        let queue = self.consumer("billing").retry_queue(&self.server.client).await.unwrap();
+        Some(queue)
     }
 
     /// In good order: a server that is killed may have forgotten acknowledgements of its last moments, so that what
@@ -303,7 +303,7 @@ pub(crate) struct WithoutSchedules(NatsFixture);
 
 impl TransportFixture for WithoutSchedules {
     type Source = NatsSource;
-    type Lane = NatsRetryLane;
+    type DeliveredFrom = NatsRetryQueue;
 
     const PAUSED: bool = false;
 
@@ -325,10 +325,10 @@ impl TransportFixture for WithoutSchedules {
         self.0.source(consumer).await
     }
 
-    async fn retry_lane(&self) -> Option<NatsRetryLane> {
-        let lane = self.0.retry_lane().await;
-        assert!(lane.as_ref().is_some_and(|lane| !lane.has_schedules()));
-        lane
+    async fn retry_queue(&self) -> Option<NatsRetryQueue> {
+        let queue = self.0.retry_queue().await;
+        assert!(queue.as_ref().is_some_and(|queue| !queue.has_schedules()));
+        queue
     }
 
     async fn restart(&self) -> bool {

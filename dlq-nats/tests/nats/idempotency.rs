@@ -162,7 +162,7 @@ async fn the_server_forgets_what_is_older_than_the_bucket_keeps() {
 const URL: &str = "DLQ_NATS_TEST_IDEMPOTENCY_URL";
 const KEYS: u32 = 150;
 
-/// Claims all keys and completes what it got; dies with one in hand.
+/// Claims all keys and completes what it got; dies with one in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_another_process() {
     let Ok(url) = std::env::var(URL) else { return };

@@ -12,7 +12,6 @@ mod dropping;
 mod feed;
 mod fixture;
 mod idempotency;
-mod lane;
 mod leaf;
 mod letters;
 mod marks;
@@ -25,6 +24,7 @@ mod raw;
 mod refused;
 mod replicated;
 mod resuming;
+mod retry_queue;
 mod router;
 mod settling;
 mod sink;
@@ -45,25 +45,28 @@ mod letters_conformance {
 /// The transport's suite where the server keeps no schedules, as before 2.12.
 mod without_schedules {
     use crate::fixture::WithoutSchedules;
-    use dlq_testkit::transport::{lane, run};
+    use dlq_testkit::transport::{retry_queue, run};
 
     #[test]
     fn a_record_comes_when_it_is_due() {
-        run::<WithoutSchedules, _>("due", lane::a_record_comes_when_it_is_due);
+        run::<WithoutSchedules, _>("due", retry_queue::a_record_comes_when_it_is_due);
     }
 
     #[test]
     fn a_record_does_not_block_others() {
-        run::<WithoutSchedules, _>("others", lane::a_record_does_not_block_others);
+        run::<WithoutSchedules, _>("others", retry_queue::a_record_does_not_block_others);
     }
 
     #[test]
     fn a_record_survives_a_restart_of_the_broker() {
-        run::<WithoutSchedules, _>("restart", lane::a_record_survives_a_restart_of_the_broker);
+        run::<WithoutSchedules, _>(
+            "restart",
+            retry_queue::a_record_survives_a_restart_of_the_broker,
+        );
     }
 
     #[test]
     fn a_hop_written_twice_is_one_record() {
-        run::<WithoutSchedules, _>("twice", lane::a_hop_written_twice_is_one_record);
+        run::<WithoutSchedules, _>("twice", retry_queue::a_hop_written_twice_is_one_record);
     }
 }

@@ -121,7 +121,7 @@ async fn what_was_made_once_is_opened_again_by_many() {
     let server = Server::start().await;
     let open = || async {
         let _ = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
-        let _ = billing().retry_lane(&server.client).await.unwrap();
+        let _ = billing().retry_queue(&server.client).await.unwrap();
         let _ = billing().source(&server.client).await.unwrap();
     };
     tokio::join!(open(), open(), open(), open());
@@ -250,7 +250,7 @@ async fn a_stream_that_is_not_there_is_named() {
         NatsTransport::new("ODRERS").name("billing").source(&server.client).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
     assert!(error.to_string().contains("there is no stream `ODRERS`"), "{error}");
-    let error = billing().without_retries().retry_lane(&server.client).await.unwrap_err();
+    let error = billing().without_retries().retry_queue(&server.client).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::stream;
 use dlq_core::{
-    Clock as _, Disposition, Lane, RetryLane, Settle, Source, SystemClock, TransportErrorKind,
+    Clock as _, DeliveredFrom, Disposition, RetryQueue, Settle, Source, SystemClock,
+    TransportErrorKind,
 };
 use dlq_nats::NatsTransport;
 use dlq_nats::admin::{Deployment, Finding, Severity};
@@ -13,7 +14,7 @@ use dlq_testkit::fixtures::ManualClock;
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{LEASE, PATIENCE, Server, available, billing, handle, next};
-use crate::lane::escalation;
+use crate::retry_queue::delayed_retry;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// What an account may keep.
@@ -77,11 +78,11 @@ async fn tried(server: &Server, times: usize) {
     timeout(PATIENCE, fired).await.expect("there is room for this one");
 }
 
-/// Fills the server, and then has records fall due that stay where they are: as many as there are messages in hand.
+/// Fills the server, and then has records fall due that stay where they are: as many as there are messages in flight.
 async fn stuck(server: &Server, consumer: &NatsTransport, records: usize) {
     let clock = ManualClock::new();
-    let lane = consumer.clone().clock(clock.shared());
-    let lane = lane.retry_lane(&server.client).await.unwrap();
+    let queue = consumer.clone().clock(clock.shared());
+    let queue = queue.retry_queue(&server.client).await.unwrap();
     let mut source = server.source(consumer).await;
     let mut failed = Vec::new();
     for _ in 0..records {
@@ -102,7 +103,7 @@ async fn stuck(server: &Server, consumer: &NatsTransport, records: usize) {
         }
         let due = delivery.message().published_at().unwrap().before(HOUR);
         clock.set(due.before(Duration::from_secs(1)));
-        lane.escalate(escalation(delivery, "billing", due)).await.unwrap();
+        queue.enqueue(delayed_retry(delivery, "billing", due)).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
         tried(server, times).await;
     }
@@ -131,13 +132,13 @@ async fn g1_records_that_fell_due_while_there_was_no_room_come_once() {
     }
     let server = small().await;
     // Before them there are others, which wait for their time.
-    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let queue = billing().retry_queue(&server.client).await.unwrap();
     let mut source = server.source(&billing()).await;
     for number in 0..FAR as u32 {
         server.publish([number]).await;
         let (delivery, settle) = next(&mut source).await;
         let due = delivery.message().published_at().unwrap().after(HOUR);
-        lane.escalate(escalation(delivery, "billing", due)).await.unwrap();
+        queue.enqueue(delayed_retry(delivery, "billing", due)).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     source.close().await;
@@ -155,7 +156,7 @@ async fn g1_records_that_fell_due_while_there_was_no_room_come_once() {
             next = next(one) => next,
             next = next(other) => next,
         };
-        assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Retry, 2));
+        assert_eq!((delivery.delivered_from(), delivery.attempt()), (DeliveredFrom::Retry, 2));
         assert_eq!(delivery.message().payload().unwrap().len(), SIZE);
         let headers = delivery.message().headers().iter();
         let via = headers.filter(|header| header.name == b"via"[..]);
@@ -186,11 +187,11 @@ async fn g9_records_that_nobody_asks_for_are_told() {
         return;
     }
     let server = Server::start().await;
-    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let queue = billing().retry_queue(&server.client).await.unwrap();
     let mut source = server.source(&billing()).await;
     server.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
-    lane.escalate(escalation(delivery, "billing", SystemClock.now())).await.unwrap();
+    queue.enqueue(delayed_retry(delivery, "billing", SystemClock.now())).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     source.close().await;
     let deserted = async || {
@@ -200,7 +201,7 @@ async fn g9_records_that_nobody_asks_for_are_told() {
                 && found.setting == "num_waiting"
         })
     };
-    // One that was given back counts as in hand until its lease ends.
+    // One that was given back counts as in flight until its lease ends.
     let found = async {
         loop {
             if let Some(found) = deserted().await {
@@ -233,5 +234,5 @@ async fn g9_what_cannot_be_handed_out_for_want_of_room_is_told() {
         assert!(text.contains(part), "{part}: {text}");
     }
     server.context.delete_stream("FILL").await.unwrap();
-    assert_eq!(handle(&mut source).await.unwrap().lane(), Lane::Retry);
+    assert_eq!(handle(&mut source).await.unwrap().delivered_from(), DeliveredFrom::Retry);
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::stream;
-use dlq_core::{Disposition, Lane, RetryLane, Settle, Source, Timestamp};
+use dlq_core::{DeliveredFrom, Disposition, RetryQueue, Settle, Source, Timestamp};
 use dlq_nats::NatsSource;
 use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
 use crate::fixture::{LEASE, PATIENCE, STREAM, Server, available, billing, handle, next, number};
-use crate::lane::escalation;
+use crate::retry_queue::delayed_retry;
 
 /// Handles messages until these were all seen. One that cannot be settled comes again.
 async fn handle_all(
@@ -136,18 +136,18 @@ async fn g1_records_are_heard_when_their_consumer_was_deleted() {
         return;
     }
     let server = Server::start().await;
-    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let queue = billing().retry_queue(&server.client).await.unwrap();
     let mut source = server.source(&billing()).await;
     for round in 1..=2 {
         server.publish([round]).await;
         let (delivery, settle) = next(&mut source).await;
-        assert_eq!(delivery.lane(), Lane::Main);
+        assert_eq!(delivery.delivered_from(), DeliveredFrom::Main);
         let stream = server.context.get_stream("DLQ_RETRY").await.unwrap();
         stream.delete_consumer("billing").await.unwrap();
-        lane.escalate(escalation(delivery, "billing", Timestamp::EPOCH)).await.unwrap();
+        queue.enqueue(delayed_retry(delivery, "billing", Timestamp::EPOCH)).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
         let record = handle(&mut source).await.unwrap();
-        assert_eq!((record.lane(), number(&record)), (Lane::Retry, round));
+        assert_eq!((record.delivered_from(), number(&record)), (DeliveredFrom::Retry, round));
     }
 }
 

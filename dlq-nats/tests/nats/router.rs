@@ -126,7 +126,7 @@ fn decoded(headers: &HeaderMap) -> Decoded {
     split(&all.collect::<Headers>()).1
 }
 
-/// A consumer that is not ours. What it has in hand it has for as long as a test takes.
+/// A consumer that is not ours. What it has in flight it has for as long as a test takes.
 async fn consumer(server: &Server, stream: &str, max_deliver: i64) -> PullConsumer {
     server.context.create_consumer_on_stream(theirs(max_deliver), stream).await.unwrap()
 }
@@ -195,7 +195,7 @@ async fn what_is_said_while_no_router_runs_is_heard_later() {
     answer(&theirs, 300, |_| AckKind::Nak(None)).await;
     answer_nothing(&theirs).await;
     server.kill_and_restart().await;
-    // It dies again and again with advisories in hand.
+    // It dies again and again with advisories in flight.
     for letters in [1, 60, 120, 180] {
         let router = Routing::start(&server).await;
         Letter::until(&server, letters).await;

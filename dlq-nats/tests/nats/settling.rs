@@ -182,7 +182,7 @@ async fn what_was_said_to_be_kept_and_nobody_heard_is_not_handed_out_stale() {
     drop(next(&mut source).await);
     let keeping = async {
         loop {
-            source.keep().await;
+            source.keep_alive().await;
             sleep(LEASE / 16).await;
         }
     };

@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use dlq_core::{
-    Clock as _, Disposition, Lane, RetryLane as _, Settle as _, SystemClock, TransportErrorKind,
+    Clock as _, DeliveredFrom, Disposition, RetryQueue as _, Settle as _, SystemClock,
+    TransportErrorKind,
 };
 use dlq_nats::admin::{ConsumerPlan, Deployment, Finding, Severity};
 use dlq_services::{Nats, Service, or_skip};
 
 use crate::fixture::{STREAM, Server, billing, handle, next, number};
-use crate::lane::escalation;
+use crate::retry_queue::delayed_retry;
 
 /// The last line before schedules.
 pub(crate) const BEFORE_SCHEDULES: &str = "2.11.11";
@@ -35,23 +36,23 @@ async fn finding(server: &Server) -> Finding {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retries_wait_without_schedules_where_the_server_has_none() {
     let Some(server) = server(BEFORE_SCHEDULES).await else { return };
-    let lane = billing().retry_lane(&server.client).await.unwrap();
-    assert!(!lane.has_schedules(), "this server has none");
+    let queue = billing().retry_queue(&server.client).await.unwrap();
+    assert!(!queue.has_schedules(), "this server has none");
     server.publish([1]).await;
     let mut source = server.source(&billing()).await;
     let (delivery, settle) = next(&mut source).await;
     let wait = Duration::from_secs(2);
     let began = Instant::now();
     let due = SystemClock.now().after(wait);
-    lane.escalate(escalation(delivery, "billing", due)).await.unwrap();
+    queue.enqueue(delayed_retry(delivery, "billing", due)).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let stored = server.stored("DLQ_RETRY").await;
     assert_eq!(stored[0].subject, "retry.billing.orders.created", "it is no schedule");
     let record = handle(&mut source).await.unwrap();
-    assert_eq!((record.lane(), number(&record)), (Lane::Retry, 1));
+    assert_eq!((record.delivered_from(), number(&record)), (DeliveredFrom::Retry, 1));
     assert!(began.elapsed() >= wait, "it came after {:?}", began.elapsed());
     // Opened again it is the same, and what would be better is said.
-    assert!(!billing().retry_lane(&server.client).await.unwrap().has_schedules());
+    assert!(!billing().retry_queue(&server.client).await.unwrap().has_schedules());
     let found = finding(&server).await;
     assert_eq!((found.severity, &*found.found), (Severity::Warning, BEFORE_SCHEDULES));
     assert!(found.want.contains("2.12") && found.advice.contains("`without_schedules`"), "{found}");

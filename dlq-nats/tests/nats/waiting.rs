@@ -38,7 +38,7 @@ async fn what_waits_for_room_for_longer_than_its_lease_is_delivered_once() {
     let consumer = Consumer::builder(source)
         .handler(slow.build().unwrap())
         .sink(sink)
-        .max_in_hand(1)
+        .max_in_flight(1)
         .build()
         .unwrap();
     let stop = consumer.handle();

@@ -32,13 +32,13 @@
 
 mod calls;
 mod keys;
-mod lane;
 mod marks;
 mod place;
 mod reader;
 mod ready;
 mod reclaim;
 mod records;
+mod retry_queue;
 mod scripts;
 mod settle;
 mod shared;
@@ -51,10 +51,10 @@ mod written;
 
 pub(crate) use calls::millis;
 pub(crate) use keys::Keys;
-pub use lane::RedisRetryQueue;
 pub use marks::RedisCrashMarks;
 pub(crate) use place::unique_name;
 pub use reclaim::DLQ_REDIS_TRIMMED_TOTAL;
+pub use retry_queue::RedisRetryQueue;
 pub use settle::RedisSettle;
 pub use source::RedisSource;
 pub use transport::{RedisTransport, Start};

@@ -128,7 +128,7 @@ impl Settle for RedisSettle {
                 let mark = self.shared.place.keys.death(&letter);
                 self.acknowledge(self.shared.client.written().take(&Of::Letter(mark))).await
             }
-            Disposition::Escalated { .. } => {
+            Disposition::DelayedRetry { .. } => {
                 let of = Of::Retry(Arc::clone(&self.shared.place.group), self.origin.clone());
                 self.acknowledge(self.shared.client.written().take(&of)).await
             }

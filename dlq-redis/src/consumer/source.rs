@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use dlq_core::protocol::{Incoming, split};
 use dlq_core::{
-    Capabilities, Cause, Delivery, ErrorClass, Failure, Lane, Message, Ordering, Origin, Position,
-    Recipients, Source, TransportError,
+    Capabilities, Cause, DeliveredFrom, Delivery, ErrorClass, Failure, Message, Ordering, Origin,
+    Position, Recipients, Source, TransportError,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -105,7 +105,7 @@ impl RedisSource {
             Failure::new(ErrorClass::Permanent, Cause::Malformed, "unreadable retry record", &text);
         let message = Message::new(Arc::clone(&self.shared.place.subject), payload);
         Delivery::to(Arc::clone(self.incoming.addressee.name()), message, self.origin("0-0"))
-            .with_lane(Lane::Retry)
+            .with_delivered_from(DeliveredFrom::Retry)
             .with_refusal(failure)
     }
 }
@@ -126,7 +126,7 @@ impl Source for RedisSource {
             .with_delayed_release(true)
     }
 
-    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
+    fn bind(&mut self, recipients: Arc<dyn Recipients>) {
         let addressee = &mut self.incoming.addressee;
         *addressee = addressee.clone().with_recipients(recipients);
     }
@@ -141,11 +141,11 @@ impl Source for RedisSource {
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn keep_alive_interval(&self) -> Option<Duration> {
         Some(self.shared.place.lease / 4)
     }
 
-    async fn keep(&mut self) {
+    async fn keep_alive(&mut self) {
         drop(self.shared.asking());
     }
 

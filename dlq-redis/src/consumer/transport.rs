@@ -3,14 +3,14 @@ use std::time::Duration;
 
 use dlq_core::protocol::Incoming;
 use dlq_core::{
-    Addressee, BindingKey, BoxCrashMarks, BoxRetryLane, BoxSink, OpenError, Opened, SharedClock,
+    Addressee, BindingKey, BoxCrashMarks, BoxRetryQueue, BoxSink, OpenError, Opened, SharedClock,
     StoreError, SystemClock, Transport, TransportError,
 };
 
 use super::keys::Keys;
-use super::lane::RedisRetryQueue;
 use super::marks::RedisCrashMarks;
 use super::place::{Place, unique_name};
+use super::retry_queue::RedisRetryQueue;
 use super::scripts::PERMITTED;
 use super::shared::Shared;
 use super::source::RedisSource;
@@ -389,8 +389,8 @@ impl Transport<RedisClient> for RedisTransport {
         &self,
         client: &RedisClient,
         name: &str,
-    ) -> Result<Option<BoxRetryLane>, StoreError> {
-        Ok(Some(BoxRetryLane::new(self.named(name).retry_queue(client).await?)))
+    ) -> Result<Option<BoxRetryQueue>, StoreError> {
+        Ok(Some(BoxRetryQueue::new(self.named(name).retry_queue(client).await?)))
     }
 
     async fn dead_letters(&self, client: &RedisClient, name: &str) -> Result<BoxSink, StoreError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dlq_core::StoreError;
 use dlq_core::outbox::{Address, Survey};
-use dlq_core::replay::Hearer;
+use dlq_core::replay::Subscriber;
 use redis::Value;
 
 use super::scripts::PERMITTED;
@@ -34,9 +34,9 @@ impl RedisOutbox {
                 return Err(RedisError::config(text).for_store(REPLAYING));
             }
             match self.groups(&keys.stream).await {
-                Ok(groups) => survey.hearers.extend(groups.into_iter().map(|consumer| {
+                Ok(groups) => survey.subscribers.extend(groups.into_iter().map(|consumer| {
                     let stream = keys.stream.to_string();
-                    Hearer { stream, consumer }
+                    Subscriber { stream, consumer }
                 })),
                 Err(error) if error.code() == Some("ERR") => {
                     let why = format!("there is no stream `{}`", keys.stream);

@@ -73,7 +73,7 @@ struct Run {
     error: String,
     attempts: u32,
     crashes: u32,
-    escalations: u32,
+    delayed_retries: u32,
     died: i64,
 }
 
@@ -174,7 +174,7 @@ fn run(letter: &DeadLetter) -> Run {
         error: letter.error(),
         attempts: letter.attempts,
         crashes: letter.crashes,
-        escalations: letter.escalations,
+        delayed_retries: letter.delayed_retries,
         died: letter.died_at.as_nanos(),
     }
 }
@@ -303,7 +303,7 @@ fn letter(id: LetterId, state: &State, run: Run, body: Body) -> Result<DeadLette
     letter.attempts = run.attempts;
     letter.deliveries = body.deliveries;
     letter.crashes = run.crashes;
-    letter.escalations = run.escalations;
+    letter.delayed_retries = run.delayed_retries;
     letter.died_at = Timestamp::from_nanos(run.died);
     letter.confirmed = body.confirmed;
     letter.attributes = body.attributes;

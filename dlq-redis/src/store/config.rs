@@ -74,7 +74,7 @@ impl RedisStoreBuilder {
     }
 
     /// Sets whether letters of the same original message are kept as one; for everybody who uses the store. Letters that are
-    /// there already stay as they are; [`Upkeep::deduplicate`](dlq_core::store::Upkeep::deduplicate) collapses them.
+    /// there already stay as they are; [`Maintenance::deduplicate`](dlq_core::store::Maintenance::deduplicate) collapses them.
     /// Defaults to what the store was set to last, which is no at first.
     pub const fn dedup(mut self, dedup: bool) -> Self {
         self.dedup = Some(dedup);

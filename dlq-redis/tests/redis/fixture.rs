@@ -172,7 +172,7 @@ impl RedisFixture {
 
 impl TransportFixture for RedisFixture {
     type Source = RedisSource;
-    type Lane = RedisRetryQueue;
+    type DeliveredFrom = RedisRetryQueue;
 
     const PAUSED: bool = false;
 
@@ -195,7 +195,7 @@ impl TransportFixture for RedisFixture {
         self.transport(consumer).source(&self.server.client).await.unwrap()
     }
 
-    async fn retry_lane(&self) -> Option<RedisRetryQueue> {
+    async fn retry_queue(&self) -> Option<RedisRetryQueue> {
         Some(self.transport("billing").retry_queue(&self.server.client).await.unwrap())
     }
 
@@ -223,7 +223,7 @@ macro_rules! version {
 
         impl TransportFixture for $name {
             type Source = RedisSource;
-            type Lane = RedisRetryQueue;
+            type DeliveredFrom = RedisRetryQueue;
 
             const PAUSED: bool = false;
 
@@ -243,8 +243,8 @@ macro_rules! version {
                 self.0.source(consumer).await
             }
 
-            async fn retry_lane(&self) -> Option<RedisRetryQueue> {
-                self.0.retry_lane().await
+            async fn retry_queue(&self) -> Option<RedisRetryQueue> {
+                self.0.retry_queue().await
             }
 
             async fn restart(&self) -> bool {
@@ -294,7 +294,7 @@ impl OnCluster {
 #[cfg(feature = "cluster")]
 impl TransportFixture for OnCluster {
     type Source = RedisSource;
-    type Lane = RedisRetryQueue;
+    type DeliveredFrom = RedisRetryQueue;
 
     const PAUSED: bool = false;
 
@@ -321,7 +321,7 @@ impl TransportFixture for OnCluster {
         self.transport(consumer).source(&self.client).await.unwrap()
     }
 
-    async fn retry_lane(&self) -> Option<RedisRetryQueue> {
+    async fn retry_queue(&self) -> Option<RedisRetryQueue> {
         Some(self.transport("billing").retry_queue(&self.client).await.unwrap())
     }
 

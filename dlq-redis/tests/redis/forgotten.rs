@@ -2,7 +2,7 @@
 //! message.
 
 use dlq_core::{
-    Delivery, Disposition, Escalation, History, RetryLane, Settle, Sink, Source, Timestamp,
+    DelayedRetry, Delivery, Disposition, History, RetryQueue, Settle, Sink, Source, Timestamp,
     TransportErrorKind,
 };
 use dlq_redis::RedisSettle;
@@ -23,11 +23,11 @@ async fn is_refused(settle: RedisSettle, end: Disposition) {
     assert_eq!(error.kind(), TransportErrorKind::Lost, "{error}");
 }
 
-fn escalated(delivery: Delivery) -> (Escalation, Disposition) {
+fn put_off(delivery: Delivery) -> (DelayedRetry, Disposition) {
     let due = Timestamp::EPOCH;
     let history = History::new();
-    let end = Disposition::Escalated { due, history: history.clone(), attempts: 1 };
-    (Escalation { delivery, consumer: "billing".into(), due, history, attempts: 1 }, end)
+    let end = Disposition::DelayedRetry { due, history: history.clone(), attempts: 1 };
+    (DelayedRetry { delivery, consumer: "billing".into(), due, history, attempts: 1 }, end)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,28 +70,28 @@ async fn g1_a_retry_record_that_the_server_forgot_acknowledges_nothing() {
     }
     let server = Server::start().await;
     let opened = billing().open(&server.client).await.unwrap();
-    let (mut source, lane) = (opened.source, opened.retry_queue.unwrap());
+    let (mut source, queue) = (opened.source, opened.retry_queue.unwrap());
     server.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
-    let (escalation, end) = escalated(delivery);
-    lane.escalate(escalation).await.unwrap();
+    let (delayed_retry, end) = put_off(delivery);
+    queue.enqueue(delayed_retry).await.unwrap();
     forget(&server).await;
     is_refused(settle, end).await;
     assert_eq!(server.pending().await, 1, "the message is still there");
 
     // It comes again, and waits in a record then.
     let (delivery, settle) = next(&mut source).await;
-    let (escalation, end) = escalated(delivery);
-    lane.escalate(escalation).await.unwrap();
+    let (delayed_retry, end) = put_off(delivery);
+    queue.enqueue(delayed_retry).await.unwrap();
     settle.settle(end).await.unwrap();
     assert_eq!(server.pending().await, 0);
 
     // So it is with what a record becomes: the next record.
     let (delivery, settle) = next(&mut source).await;
-    assert_eq!(delivery.escalations(), 1);
-    let (escalation, end) = escalated(delivery);
+    assert_eq!(delivery.delayed_retries(), 1);
+    let (delayed_retry, end) = put_off(delivery);
     let before: Vec<String> = redis::from_redis_value(server.run("KEYS *:r:*").await).unwrap();
-    lane.escalate(escalation).await.unwrap();
+    queue.enqueue(delayed_retry).await.unwrap();
     let after: Vec<String> = redis::from_redis_value(server.run("KEYS *:r:*").await).unwrap();
     for new in after.iter().filter(|key| !before.contains(key)) {
         server.run(&format!("DEL {new}")).await;
@@ -111,11 +111,11 @@ async fn g1_a_record_stays_whose_letter_the_server_forgot() {
     let server = Server::start().await;
     let opened = billing().open(&server.client).await.unwrap();
     let (mut source, sink) = (opened.source, opened.dead_letters);
-    let lane = opened.retry_queue.unwrap();
+    let queue = opened.retry_queue.unwrap();
     server.publish([1]).await;
     let (delivery, settle) = next(&mut source).await;
-    let (escalation, end) = escalated(delivery);
-    lane.escalate(escalation).await.unwrap();
+    let (delayed_retry, end) = put_off(delivery);
+    queue.enqueue(delayed_retry).await.unwrap();
     settle.settle(end).await.unwrap();
 
     let (delivery, settle) = next(&mut source).await;

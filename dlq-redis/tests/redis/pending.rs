@@ -144,7 +144,7 @@ async fn a_slow_handler_keeps_its_message_and_what_waits_behind_it() {
             () = tokio::time::sleep(LEASE / 4) => {}
         }
         settle.extend().await.unwrap();
-        source.keep().await;
+        source.keep_alive().await;
     }
     settle.settle(Disposition::Succeeded).await.unwrap();
     assert_eq!(number(&first), 1);

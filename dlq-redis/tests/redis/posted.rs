@@ -11,7 +11,7 @@ fn awaited() -> [Disposition; 3] {
     let (due, history) = (Timestamp::EPOCH, History::new());
     [
         Disposition::Dead(Box::new(letter(1))),
-        Disposition::Escalated { due, history, attempts: 1 },
+        Disposition::DelayedRetry { due, history, attempts: 1 },
         Disposition::Deferred { after },
     ]
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, CheckLimits, ClaimRequest, Claims as _, Finish, Letters as _, Mark, OperationSpec,
-    Operations as _, Selection, Sink as _, Upkeep as _,
+    Actor, CheckLimits, ClaimRequest, Claims as _, Finish, Letters as _, Maintenance as _, Mark,
+    OperationSpec, Operations as _, Selection, Sink as _,
 };
 use dlq_core::{
-    Filter, Finding, Resolution, RetryLane as _, StoreError, StoreErrorKind, Timestamp,
+    Filter, Finding, Resolution, RetryQueue as _, StoreError, StoreErrorKind, Timestamp,
 };
 use dlq_redis::redis::{self, aio::MultiplexedConnection};
 use dlq_redis::store::RedisStore;
 use dlq_services::Redis;
-use dlq_testkit::fixtures::{died_again, escalation, letter};
+use dlq_testkit::fixtures::{delayed_retry, died_again, letter};
 
 use crate::fixture::{PATIENCE, available, builder, client, prefix, url};
 
@@ -79,7 +79,7 @@ async fn try_all(store: &RedisStore) -> Vec<(&'static str, Result<(), StoreError
     vec![
         ("put new", store.put(vec![letter(900)]).await.map(drop)),
         ("put again", store.put(vec![died_again(&letter(0))]).await.map(drop)),
-        ("escalate", store.escalate(escalation(&letter(901), 1, Timestamp::EPOCH)).await),
+        ("enqueue", store.enqueue(delayed_retry(&letter(901), 1, Timestamp::EPOCH)).await),
         ("claim", store.claim(request).await.map(drop)),
         ("start", store.start(spec, by()).await.map(drop)),
         ("mark", store.mark(all(), Mark::Quarantined, by()).await.map(drop)),
@@ -98,7 +98,7 @@ async fn g9_a_full_server_writes_nothing_in_halves() {
     let store = builder(server.url(), &prefix).await.open().await.unwrap();
     store.put((0..50).map(letter).collect()).await.unwrap();
     for n in 50..60 {
-        store.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+        store.enqueue(delayed_retry(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
     }
     let request = ClaimRequest::due([letter(0).consumer], 5, Duration::from_secs(600));
     let claimed = store.claim(request).await.unwrap();

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, ItemOutcome, Letters as _, Mark,
-    OperationSpec, Operations as _, ProcessedEvent, Receipt, Selection, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Finish, Finished, ItemOutcome, Letters as _,
+    Maintenance as _, Mark, OperationSpec, Operations as _, ProcessedEvent, Receipt, Selection,
+    Sink as _,
 };
-use dlq_core::{CrashMarks as _, Filter, Resolution, RetryLane as _, Status, Timestamp};
+use dlq_core::{CrashMarks as _, Filter, Resolution, RetryQueue as _, Status, Timestamp};
 use dlq_redis::RedisConfig;
 use dlq_redis::store::RedisStore;
-use dlq_testkit::fixtures::{escalation, letter};
+use dlq_testkit::fixtures::{delayed_retry, letter};
 
 use crate::fixture::{PATIENCE, available, prefix, url};
 use crate::proxy::{Proxy, Trouble};
@@ -64,7 +65,7 @@ async fn g3_a_claim_is_not_lost_with_its_answer() {
         let proxy = Proxy::before(url()).await;
         let store = through(&proxy, retries).await;
         for n in 0..5 {
-            store.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+            store.enqueue(delayed_retry(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
         }
         proxy.trouble(trouble);
         let request = ClaimRequest::due([letter(0).consumer], 10, Duration::from_secs(600));

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use dlq_core::store::{ClaimRequest, Claims as _, Finish, Finished, Letters as _, Sink as _};
-use dlq_core::{Clock as _, Resolution, RetryLane as _, SystemClock, Timestamp};
+use dlq_core::{Clock as _, Resolution, RetryQueue as _, SystemClock, Timestamp};
 use dlq_redis::store::RedisStore;
-use dlq_testkit::fixtures::{escalation, letter};
+use dlq_testkit::fixtures::{delayed_retry, letter};
 use tokio::time::{Instant, sleep};
 
 use crate::fixture::{PATIENCE, available, prefix, shared};
@@ -23,8 +23,8 @@ async fn letters_are_dated_claimed_and_fenced_by_the_time_of_the_server() {
     // What was measured on the way is as old as its round trip.
     assert!(stored >= before.before(Duration::from_secs(1)) && stored <= SystemClock.now());
     let (past, future) = (Timestamp::EPOCH, before.after(Duration::from_secs(3_600)));
-    store.escalate(escalation(&letter(1), 1, past)).await.unwrap();
-    store.escalate(escalation(&letter(2), 1, future)).await.unwrap();
+    store.enqueue(delayed_retry(&letter(1), 1, past)).await.unwrap();
+    store.enqueue(delayed_retry(&letter(2), 1, future)).await.unwrap();
     let request = |lease| ClaimRequest::due([letter(0).consumer], 10, lease);
     let claims = store.claim(request(Duration::from_millis(1))).await.unwrap();
     assert_eq!(claims.iter().map(|claim| claim.token.letter).collect::<Vec<_>>(), [letter(1).id]);

@@ -83,7 +83,7 @@ impl SqliteBuilder {
     }
 
     /// Sets whether letters of the same original message are kept as one. Kept in the file, for everyone who opens it.
-    /// Letters that are there already stay as they are; [`Upkeep::deduplicate`](dlq_core::store::Upkeep::deduplicate)
+    /// Letters that are there already stay as they are; [`Maintenance::deduplicate`](dlq_core::store::Maintenance::deduplicate)
     /// collapses them. Defaults to what the file says; a new file says no.
     pub fn dedup(mut self, dedup: bool) -> Self {
         self.dedup = Some(dedup);

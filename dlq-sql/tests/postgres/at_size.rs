@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Mark, OperationSpec,
-    OperationState, Operations as _, Selection, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Maintenance as _, Mark,
+    OperationSpec, OperationState, Operations as _, Selection, Sink as _,
 };
-use dlq_core::{Filter, RetryLane as _, Status, Timestamp};
+use dlq_core::{Filter, RetryQueue as _, Status, Timestamp};
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -40,7 +40,7 @@ async fn with(count: u64) -> (Schema, PostgresStore) {
         store.put((start..count.min(start + 5_000)).map(letter).collect()).await.unwrap();
     }
     for n in count..count + 20 {
-        store.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+        store.enqueue(delayed_retry(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
     }
     (schema, store)
 }

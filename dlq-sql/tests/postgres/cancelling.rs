@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, OperationSpec, OperationState,
-    Operations as _, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Maintenance as _,
+    OperationSpec, OperationState, Operations as _, Sink as _,
 };
-use dlq_core::{Filter, Resolution, RetryLane as _, StoreErrorKind, Timestamp};
+use dlq_core::{Filter, Resolution, RetryQueue as _, StoreErrorKind, Timestamp};
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -40,9 +40,9 @@ async fn bury(store: &PostgresStore, count: u64) {
 }
 
 /// Puts retry records that are due, so many after letter `first`.
-async fn escalate(store: &PostgresStore, first: u64, count: u64) {
+async fn enqueue(store: &PostgresStore, first: u64, count: u64) {
     for n in first..first + count {
-        store.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+        store.enqueue(delayed_retry(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
     }
 }
 
@@ -57,7 +57,7 @@ async fn g4_claims_go_on_while_an_operation_is_cancelled() {
     let store = schema.store().await;
     bury(&store, 50).await;
     let operation = store.start(all(), by()).await.unwrap();
-    escalate(&store, 100, 3).await;
+    enqueue(&store, 100, 3).await;
     let claim = || timeout(PATIENCE, store.claim(ClaimRequest::due([CONSUMER], 1, LEASE)));
     let mut gate = schema.connect().await;
     let mut watch = schema.connect().await;
@@ -172,7 +172,7 @@ async fn g4_a_consumer_works_while_a_large_operation_is_cancelled() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     bury(&store, LETTERS).await;
-    escalate(&store, LETTERS, 20).await;
+    enqueue(&store, LETTERS, 20).await;
     let operation = store.start(all(), by()).await.unwrap();
     let (stop, working) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
     let mut consumer = JoinSet::new();

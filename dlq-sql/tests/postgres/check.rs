@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::store::{CheckLimits, Sink as _, Upkeep};
+use dlq_core::store::{CheckLimits, Maintenance, Sink as _};
 use dlq_core::{Finding, Severity};
 use dlq_services::Service;
 use dlq_sql::postgres::PostgresStore;
@@ -28,7 +28,7 @@ impl Bench {
     }
 
     async fn found(&self, limits: CheckLimits) -> Vec<Finding> {
-        Upkeep::check(&self.store, limits).await.unwrap()
+        Maintenance::check(&self.store, limits).await.unwrap()
     }
 
     async fn is_well(&self) {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Control, Finish, Finished, ItemOutcome, Letters as _, Mark,
-    OperationSpec, OperationState, Operations as _, Pace, Schedule, ScheduleRun, Selection,
-    Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Control, Finish, Finished, ItemOutcome, Letters as _,
+    Maintenance as _, Mark, OperationSpec, OperationState, Operations as _, Pace, Schedule,
+    ScheduleRun, Selection, Sink as _,
 };
 use dlq_core::{Filter, LetterId, OperationId, Resolution, Status};
 use dlq_sql::postgres::PostgresStore;

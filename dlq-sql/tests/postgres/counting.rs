@@ -1,6 +1,6 @@
 //! What is counted is right at every moment, and takes little room.
 
-use dlq_core::store::{Actor, Letters as _, Mark, Selection, Sink as _, Upkeep as _};
+use dlq_core::store::{Actor, Letters as _, Maintenance as _, Mark, Selection, Sink as _};
 use dlq_core::{Filter, Message};
 use dlq_testkit::fixtures::{letter, varied};
 use sqlx::{Executor as _, PgConnection};

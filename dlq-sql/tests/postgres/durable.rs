@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim};
 use dlq_core::store::{
-    ClaimRequest, Claims as _, Finish, Finished, Letters as _, Processed, ProcessedEvent,
-    Sink as _, Upkeep as _,
+    ClaimRequest, Claims as _, Finish, Finished, Letters as _, Maintenance as _, Processed,
+    ProcessedEvent, Sink as _,
 };
-use dlq_core::{CrashMarks as _, Filter, Resolution, RetryLane as _, Status, Timestamp};
+use dlq_core::{CrashMarks as _, Filter, Resolution, RetryQueue as _, Status, Timestamp};
 use dlq_services::Service;
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::task::block_in_place;
 
@@ -35,14 +35,14 @@ async fn g1_what_was_confirmed_survives_although_the_pool_does_not_ask_for_that(
     let consumer: Arc<str> = Arc::from("c");
     let key = |n: u64| Bytes::from(format!("key {n}"));
     let mut kill = || block_in_place(|| server.restart().unwrap());
-    let due = |n| escalation(&letter(n), 1, Timestamp::EPOCH);
+    let due = |n| delayed_retry(&letter(n), 1, Timestamp::EPOCH);
     let one = |lease| ClaimRequest::due([CONSUMER], 1, lease);
     for n in 0..1 {
         store.put(vec![letter(n)]).await.unwrap();
         kill();
         assert!(store.get(letter(n).id).await.unwrap().is_some(), "letter {n} was lost");
 
-        store.escalate(due(100 + n)).await.unwrap();
+        store.enqueue(due(100 + n)).await.unwrap();
         kill();
         let record = store.get(letter(100 + n).id).await.unwrap();
         assert_eq!(record.map(|it| it.state.status), Some(Status::Retrying));

@@ -59,7 +59,7 @@ impl World {
         let consumer = Consumer::builder(broker.source("orders"))
             .handler(work)
             .dead_letters(store)
-            .max_in_hand(16)
+            .max_in_flight(16)
             .build()
             .unwrap();
         let handle = consumer.handle();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, Edit, ItemOutcome, Letters as _, Mark, OperationSpec, Operations as _, Selection,
-    Sink as _, Upkeep as _,
+    Actor, Edit, ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _,
+    Selection, Sink as _,
 };
 use dlq_core::{Filter, Status};
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};

@@ -1,6 +1,6 @@
 //! Letters that are larger than the database takes.
 
-use dlq_core::store::{Actor, Edit, Letters as _, Sink as _, Upkeep as _};
+use dlq_core::store::{Actor, Edit, Letters as _, Maintenance as _, Sink as _};
 use dlq_core::{DeadLetter, Filter, LetterId, Message, StoreError, StoreErrorKind};
 use dlq_testkit::fixtures::{letter, letter_of};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, Control, ItemOutcome, Letters as _, Mark,
-    OperationSpec, OperationState, Operations as _, Selection, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Cleanup, Control, ItemOutcome, Letters as _,
+    Maintenance as _, Mark, OperationSpec, OperationState, Operations as _, Selection, Sink as _,
 };
 use dlq_core::{Filter, Status, StoreErrorKind};
 use dlq_sql::postgres::PostgresStore;

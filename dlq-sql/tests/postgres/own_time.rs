@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, Finish, Letters as _, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Cleanup, Finish, Letters as _, Maintenance as _, Sink as _,
 };
-use dlq_core::{Clock as _, Filter, RetryLane as _, Status, SystemClock, Timestamp};
+use dlq_core::{Clock as _, Filter, RetryQueue as _, Status, SystemClock, Timestamp};
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
 use sqlx::Row as _;
 
 use crate::fixture::{PATIENCE, Schema, available};
@@ -56,8 +56,8 @@ async fn a_lease_ends_by_the_time_of_the_database() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     let now = SystemClock.now();
-    store.escalate(escalation(&letter(1), 1, now)).await.unwrap();
-    store.escalate(escalation(&letter(2), 1, now.after(LONG))).await.unwrap();
+    store.enqueue(delayed_retry(&letter(1), 1, now)).await.unwrap();
+    store.enqueue(delayed_retry(&letter(2), 1, now.after(LONG))).await.unwrap();
     let first = claimed(&store, LONG).await;
     assert_eq!(first.len(), 1, "the other is not due");
     assert!(first[0].lease_until > database_time(&schema).await);

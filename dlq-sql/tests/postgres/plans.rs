@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Cleanup, Control, Finish, HealthThresholds, Letters as _,
-    Mark, OperationSpec, Operations as _, Schedule, ScheduleRun, Selection, Sink as _, Upkeep as _,
+    Maintenance as _, Mark, OperationSpec, Operations as _, Schedule, ScheduleRun, Selection,
+    Sink as _,
 };
 use dlq_core::{
-    DeadLetters, Filter, Order, PageRequest, Resolution, RetryLane as _, Status, Timestamp,
+    DeadLetters, Filter, Order, PageRequest, Resolution, RetryQueue as _, Status, Timestamp,
 };
 use dlq_services::{Service, ensure_installed, or_skip};
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, died_again, escalation, letter, varied};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, died_again, letter, varied};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 const LETTERS: u64 = 100_000;
@@ -52,7 +53,7 @@ async fn work(store: &PostgresStore, first: u64) {
     let mut other = varied(5);
     other.message = other.message.with_payload(Some("other".into()));
     store.put(vec![varied(5), other, died_again(&varied(6)), varied(LETTERS + 1)]).await.unwrap();
-    store.escalate(escalation(&letter(LETTERS + 2), 2, Timestamp::EPOCH)).await.unwrap();
+    store.enqueue(delayed_retry(&letter(LETTERS + 2), 2, Timestamp::EPOCH)).await.unwrap();
     store.next_due(vec![CONSUMER.to_owned()]).await.unwrap();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule: Schedule::enabled() };
     store.run_schedule(run).await.unwrap();

@@ -6,12 +6,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command};
 
 use dlq_core::store::{
-    ClaimRequest, Claims as _, Finish, Finished, Letters as _, Sink as _, Upkeep as _,
+    ClaimRequest, Claims as _, Finish, Finished, Letters as _, Maintenance as _, Sink as _,
 };
-use dlq_core::{Filter, Resolution, RetryLane as _, Status, StoreError, StoreErrorKind, Timestamp};
+use dlq_core::{
+    Filter, Resolution, RetryQueue as _, Status, StoreError, StoreErrorKind, Timestamp,
+};
 use dlq_services::{Running, Service, require_pgbouncer};
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
 use sqlx::{Connection as _, PgConnection};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -138,7 +140,7 @@ async fn many_claim_and_finish_at_once() {
     let Some(pooler) = Pooler::start().await else { return };
     let direct = pooler.schema.store().await;
     for n in 0..LETTERS {
-        direct.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+        direct.enqueue(delayed_retry(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
     }
     let store = pooler.builder().pooler(true).open().await.unwrap();
     let mut claimers = JoinSet::new();

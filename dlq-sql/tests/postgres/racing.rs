@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, Control, Edit, Finish, Letters as _, Mark,
-    OperationSpec, Operations as _, Receipt, Selection, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Cleanup, Control, Edit, Finish, Letters as _,
+    Maintenance as _, Mark, OperationSpec, Operations as _, Receipt, Selection, Sink as _,
 };
 use dlq_core::{
-    DeadLetter, Filter, LetterId, Resolution, RetryLane as _, StoreErrorKind, Timestamp,
+    DeadLetter, Filter, LetterId, Resolution, RetryQueue as _, StoreErrorKind, Timestamp,
 };
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, died_again, escalation, letter};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, died_again, letter};
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 use tokio::task::JoinSet;
@@ -370,8 +370,8 @@ async fn what_is_refused_is_not_locked() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     for n in 0..200 {
-        let due = escalation(&letter(n), 1, Timestamp::EPOCH);
-        store.escalate(due).await.unwrap();
+        let due = delayed_retry(&letter(n), 1, Timestamp::EPOCH);
+        store.enqueue(due).await.unwrap();
         let edit = Edit::new().payload("edited").allow_invalid();
         let refused = store.edit(letter(n).id, edit, Actor::new("ana")).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Conflict);

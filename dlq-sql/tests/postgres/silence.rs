@@ -9,17 +9,17 @@ use bytes::Bytes;
 use dlq_core::idempotency::Idempotency as _;
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Cleanup, Edit, Finish, Finished, HealthState,
-    HealthThresholds, Letters as _, Mark, OperationSpec, Operations as _, Selection, Sink as _,
-    Upkeep as _,
+    HealthThresholds, Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _,
+    Selection, Sink as _,
 };
 use dlq_core::{
-    CrashMarks as _, DeadLetters, Filter, PageRequest, Resolution, RetryLane as _, Source as _,
+    CrashMarks as _, DeadLetters, Filter, PageRequest, Resolution, RetryQueue as _, Source as _,
     Status, StoreError, StoreErrorKind, Timestamp,
 };
 use dlq_services::Service;
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
-use dlq_tower::store_lane::StoreLane;
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
+use dlq_tower::store_source::StoreSource;
 use futures_util::future::join_all;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Executor as _};
@@ -108,11 +108,11 @@ pub(crate) fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
     }
     let by = || Actor::new("ana");
     let one = || Selection::matching(Filter::new().with_consumer("none".to_owned())).unwrap();
-    let record = escalation(&letter(7), 1, Timestamp::EPOCH);
+    let record = delayed_retry(&letter(7), 1, Timestamp::EPOCH);
     vec![
         call("put", store.put(vec![letter(1)])),
         call("put again", store.put(vec![letter(0)])),
-        call("escalate", store.escalate(record)),
+        call("enqueue", store.enqueue(record)),
         call("claim", store.claim(ClaimRequest::due(["nobody"], 1, PATIENCE))),
         call("next_due", store.next_due(vec![])),
         call("get", store.get(letter(0).id)),
@@ -191,7 +191,7 @@ async fn claims_in_flight_run_again_and_no_others() {
     let schema = Schema::at(server.url());
     let patient = schema.store().await;
     for n in 0..LETTERS {
-        patient.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+        patient.enqueue(delayed_retry(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
     }
     let store = impatient(server.url(), &schema).await;
     // When each claim of a letter was asked for and had; and the letters whose outcome was taken.
@@ -318,8 +318,8 @@ async fn who_vanishes_in_the_middle_of_a_call_holds_its_letters_up_for_a_moment_
     let builder = builder.answer_timeout(ANSWER * 5).statement_timeout(ANSWER * 4);
     let vanishing = builder.open().await.unwrap();
     let other = schema.store().await;
-    let now = || escalation(&letter(0), 1, Timestamp::EPOCH);
-    other.escalate(now()).await.unwrap();
+    let now = || delayed_retry(&letter(0), 1, Timestamp::EPOCH);
+    other.enqueue(now()).await.unwrap();
     // The second statement of the call waits for this one.
     let mut conn = schema.connect().await;
     conn.execute("BEGIN; LOCK TABLE dlq_audit IN ACCESS EXCLUSIVE MODE").await.unwrap();
@@ -346,7 +346,7 @@ async fn who_vanishes_in_the_middle_of_a_call_holds_its_letters_up_for_a_moment_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_lane_whose_connections_are_swallowed_polls_and_listens_anew() {
+async fn a_source_whose_connections_are_swallowed_polls_and_listens_anew() {
     if !available() {
         return;
     }
@@ -354,23 +354,23 @@ async fn a_lane_whose_connections_are_swallowed_polls_and_listens_anew() {
     let schema = Schema::fresh();
     let other = schema.store().await;
     let store = impatient(&proxy.url, &schema).await;
-    let mut lane = StoreLane::new(store.clone(), [CONSUMER]);
-    lane = lane.poll(Duration::from_millis(200)).lease(Duration::from_secs(3600));
-    let escalate = async |n| {
-        other.escalate(escalation(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
+    let mut source = StoreSource::new(store.clone(), [CONSUMER]);
+    source = source.poll(Duration::from_millis(200)).lease(Duration::from_secs(3600));
+    let enqueue = async |n| {
+        other.enqueue(delayed_retry(&letter(n), 1, Timestamp::EPOCH)).await.unwrap();
     };
     let mut is_given = async || {
         let given = async {
             loop {
-                match lane.next().await {
+                match source.next().await {
                     Ok(given) => break given.is_some(),
                     Err(error) => assert!(error.is_transient(), "{error}"),
                 }
             }
         };
-        assert!(timeout(PATIENCE, given).await.expect("the lane polls"));
+        assert!(timeout(PATIENCE, given).await.expect("the source polls"));
     };
-    escalate(0).await;
+    enqueue(0).await;
     is_given().await;
     // It listens by the time it has waited for something.
     let hears = async |heard| {
@@ -383,7 +383,7 @@ async fn a_lane_whose_connections_are_swallowed_polls_and_listens_anew() {
         sleep(ANSWER / 2).await;
         proxy.swallow(false);
         // The connection that listens is as dead as the others.
-        escalate(n).await;
+        enqueue(n).await;
         is_given().await;
         // When it is made anew everybody is woken, and what is said from then on is heard.
         heard = hears(heard).await;
@@ -392,7 +392,7 @@ async fn a_lane_whose_connections_are_swallowed_polls_and_listens_anew() {
         {
             heard = more.unwrap();
         }
-        escalate(100 + n).await;
+        enqueue(100 + n).await;
         heard = hears(heard).await;
         is_given().await;
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use dlq_core::store::{CheckLimits, Letters as _, Receipt, Sink as _, Upkeep as _};
+use dlq_core::store::{CheckLimits, Letters as _, Maintenance as _, Receipt, Sink as _};
 use dlq_core::{Filter, StoreErrorKind};
 use dlq_services::{Running, Service, ensure_installed};
 use dlq_sql::postgres::PostgresStore;

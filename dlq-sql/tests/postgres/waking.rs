@@ -1,15 +1,15 @@
-//! A lane hears of what another process makes due, long before it would ask by itself.
+//! A source hears of what another process makes due, long before it would ask by itself.
 
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Control, Finish, OperationSpec, Operations as _, Schedule,
-    ScheduleRun, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Control, Finish, Maintenance as _, OperationSpec,
+    Operations as _, Schedule, ScheduleRun, Sink as _,
 };
-use dlq_core::{Filter, RetryLane as _, Source as _, Timestamp};
+use dlq_core::{Filter, RetryQueue as _, Source as _, Timestamp};
 use dlq_sql::postgres::PostgresStore;
-use dlq_testkit::fixtures::{CONSUMER, escalation, history, letter};
-use dlq_tower::store_lane::StoreLane;
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, history, letter};
+use dlq_tower::store_source::StoreSource;
 use sqlx::PgConnection;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -18,13 +18,13 @@ use crate::fixture::{PATIENCE, Schema, available};
 const POLL: Duration = Duration::from_secs(3600);
 
 /// What it yields is never finished: the lease ends long after the test, so that nothing else wakes it.
-fn lane(store: &PostgresStore) -> StoreLane<PostgresStore> {
-    StoreLane::new(store.clone(), [CONSUMER]).poll(POLL).lease(POLL)
+fn source(store: &PostgresStore) -> StoreSource<PostgresStore> {
+    StoreSource::new(store.clone(), [CONSUMER]).poll(POLL).lease(POLL)
 }
 
-async fn escalate(store: &PostgresStore, n: u64) {
-    let escalation = escalation(&letter(n), 1, Timestamp::from_millis(0));
-    store.escalate(escalation).await.unwrap();
+async fn enqueue(store: &PostgresStore, n: u64) {
+    let delayed_retry = delayed_retry(&letter(n), 1, Timestamp::from_millis(0));
+    store.enqueue(delayed_retry).await.unwrap();
 }
 
 /// How many connections listen for this schema, all of which are ended on demand.
@@ -44,34 +44,34 @@ async fn until_listeners(schema: &Schema, count: i64) {
     }
 }
 
-/// Waits until the lane has been given what becomes due while it waits.
+/// Waits until the source has been given what becomes due while it waits.
 async fn is_woken_by(
-    lane: &mut StoreLane<PostgresStore>,
+    source: &mut StoreSource<PostgresStore>,
     doing: impl Future<Output = ()>,
 ) -> Duration {
     let doing = async {
-        // Most often the lane waits by then; it has to be given the record either way.
+        // Most often the source waits by then; it has to be given the record either way.
         sleep(Duration::from_millis(500)).await;
         doing.await;
         Instant::now()
     };
-    let both = async { tokio::join!(lane.next(), doing) };
-    let (yielded, done) = timeout(PATIENCE, both).await.expect("the lane is woken");
+    let both = async { tokio::join!(source.next(), doing) };
+    let (yielded, done) = timeout(PATIENCE, both).await.expect("the source is woken");
     assert!(yielded.unwrap().is_some());
     done.elapsed()
 }
 
 #[tokio::test]
-async fn an_escalation_wakes_the_lane_of_another_process() {
+async fn a_delayed_retry_wakes_the_source_of_another_process() {
     if !available() {
         return;
     }
     let schema = Schema::fresh();
     let (one, other) = (schema.store().await, schema.store().await);
-    let mut lane = lane(&one);
+    let mut source = source(&one);
     let mut took = Vec::new();
     for n in 0..5 {
-        took.push(is_woken_by(&mut lane, escalate(&other, n)).await);
+        took.push(is_woken_by(&mut source, enqueue(&other, n)).await);
     }
     println!("woken after {took:?}");
 }
@@ -83,17 +83,17 @@ async fn a_lost_connection_is_made_anew_and_nothing_missed() {
     }
     let schema = Schema::fresh();
     let (one, other) = (schema.store().await, schema.store().await);
-    let mut lane = lane(&one);
-    is_woken_by(&mut lane, escalate(&other, 0)).await;
+    let mut source = source(&one);
+    is_woken_by(&mut source, enqueue(&other, 0)).await;
     let mut conn = schema.connect().await;
     let mut took = Vec::new();
     for n in 1..4 {
         until_listeners(&schema, 1).await;
         let cut_off = async {
             assert_eq!(listeners(&mut conn, &schema, true).await, 1);
-            escalate(&other, n).await;
+            enqueue(&other, n).await;
         };
-        took.push(is_woken_by(&mut lane, cut_off).await);
+        took.push(is_woken_by(&mut source, cut_off).await);
     }
     println!("woken after {took:?}");
 }
@@ -156,8 +156,8 @@ async fn whatever_makes_letters_due_is_heard() {
     hears("what is due was restored").await;
     let mut foreign = letter(100);
     foreign.consumer = "audit.write".to_owned();
-    let escalation = escalation(&foreign, 1, Timestamp::from_millis(0));
-    other.escalate(escalation).await.unwrap();
+    let delayed_retry = delayed_retry(&foreign, 1, Timestamp::from_millis(0));
+    other.enqueue(delayed_retry).await.unwrap();
     let nothing = timeout(Duration::from_millis(500), elsewhere(&listening, heard)).await;
     assert!(nothing.is_err(), "that was about another consumer's letters");
 }

@@ -7,12 +7,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, ClaimToken, Claims, Control, ItemOutcome, Letters as _, Mark,
-    OperationSpec, OperationState, Operations, Selection, Sink as _, Upkeep as _,
+    Actor, ClaimRequest, ClaimToken, Claims, Control, ItemOutcome, Letters as _, Maintenance as _,
+    Mark, OperationSpec, OperationState, Operations, Selection, Sink as _,
 };
-use dlq_core::{Filter, RetryLane as _, Status, StoreErrorKind, Timestamp};
+use dlq_core::{Filter, RetryQueue as _, Status, StoreErrorKind, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -77,7 +77,7 @@ async fn renewed<T>(
 async fn g4_leases_are_renewed_while_many_letters_are_changed() {
     const LETTERS: u64 = 12_000;
     let Bench { store, _directory, .. } = Bench::with(LETTERS).await;
-    store.escalate(escalation(&letter(LETTERS), 1, Timestamp::EPOCH)).await.unwrap();
+    store.enqueue(delayed_retry(&letter(LETTERS), 1, Timestamp::EPOCH)).await.unwrap();
     let token = store.claim(ClaimRequest::due([CONSUMER], 1, LEASE)).await.unwrap()[0].token;
     let (started, while_started) = renewed(&store, token, store.start(all(), by())).await;
     let started = started.unwrap();

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use dlq_core::store::{CheckLimits, Sink as _, Upkeep};
+use dlq_core::store::{CheckLimits, Maintenance, Sink as _};
 use dlq_core::{Finding, Severity};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::letter;
@@ -26,7 +26,7 @@ impl Bench {
     }
 
     async fn found(&self, limits: CheckLimits) -> Vec<Finding> {
-        Upkeep::check(&self.store, limits).await.unwrap()
+        Maintenance::check(&self.store, limits).await.unwrap()
     }
 
     fn tamper(&self, sql: &str) {

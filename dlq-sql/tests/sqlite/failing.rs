@@ -6,8 +6,8 @@ use std::time::Duration;
 use dlq_core::ingest::{Ingest, Outcome};
 use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, ItemOutcome, Letters, Mark, OperationSpec,
-    Operations as _, Receipt, Selection, Sink, Upkeep as _,
+    Actor, ClaimRequest, Claims as _, Cleanup, ItemOutcome, Letters, Maintenance as _, Mark,
+    OperationSpec, Operations as _, Receipt, Selection, Sink,
 };
 use dlq_core::{DeadLetter, Filter, Message, Origin, Position, StoreError, StoreErrorKind};
 use dlq_sql::sqlite::SqliteStore;

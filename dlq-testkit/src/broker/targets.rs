@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use dlq_core::replay::{ReplayOutcome, Skipped};
-use dlq_core::{Disposition, Lane, Message, Settle, Source, StoreErrorKind};
+use dlq_core::{DeliveredFrom, Disposition, Message, Settle, Source, StoreErrorKind};
 use tokio::time::timeout;
 
 use super::check::has_headers_of;
@@ -93,8 +93,8 @@ pub async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else<F: BrokerFixt
         let death = delivery.death(F::CONSUMER);
         let letter = dead.iter().find(|letter| letter.id == death.letter);
         let letter = letter.unwrap_or_else(|| panic!("{death} is none of them"));
-        assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Retry, 1));
-        assert_eq!((delivery.escalations(), delivery.replays()), (0, 1));
+        assert_eq!((delivery.delivered_from(), delivery.attempt()), (DeliveredFrom::Retry, 1));
+        assert_eq!((delivery.delayed_retries(), delivery.replays()), (0, 1));
         assert_eq!((death.generation, delivery.history()), (1, &letter.history));
         assert_eq!(delivery.message().payload(), letter.message.payload());
         assert_eq!(delivery.message().key(), letter.message.key());

@@ -2,12 +2,12 @@
 
 mod called;
 mod early_ack;
-mod lane;
 mod outbox;
+mod retry_queue;
 mod source;
 
 pub use called::Called;
 pub use early_ack::{EarlyAckSettle, EarlyAckSource};
-pub use lane::{FaultyLane, LaneFault};
 pub use outbox::{FaultyOutbox, OutboxFault};
+pub use retry_queue::{FaultyRetryQueue, RetryQueueFault};
 pub use source::{FaultySource, SourceFault};

@@ -57,8 +57,8 @@ impl<S: Source> Source for FaultySource<S> {
         self.inner.capabilities()
     }
 
-    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
-        self.inner.yields_to(recipients);
+    fn bind(&mut self, recipients: Arc<dyn Recipients>) {
+        self.inner.bind(recipients);
     }
 
     async fn next(&mut self) -> Result<Option<(Delivery, S::Settle)>, TransportError> {
@@ -97,12 +97,12 @@ impl<S: Source> Source for FaultySource<S> {
         Ok(Some((delivery, settle)))
     }
 
-    fn patience(&self) -> Option<Duration> {
-        self.inner.patience()
+    fn keep_alive_interval(&self) -> Option<Duration> {
+        self.inner.keep_alive_interval()
     }
 
-    async fn keep(&mut self) {
-        self.inner.keep().await;
+    async fn keep_alive(&mut self) {
+        self.inner.keep_alive().await;
     }
 
     async fn close(&mut self) {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use dlq_core::{Cause, DeadLetter, Lane, Reason, Status};
+use dlq_core::{Cause, DeadLetter, DeliveredFrom, Reason, Status};
 
 use super::scenario::{Ending, Order, Story};
 use super::world::World;
@@ -28,7 +28,9 @@ pub(super) fn check(world: &World) {
     }
     if let Some(most) = world.scenario.most_replayed {
         let stories = 0..world.scenario.stories.len();
-        let replayed = |story: &usize| world.runs(*story).iter().any(|run| run.lane == Lane::Store);
+        let replayed = |story: &usize| {
+            world.runs(*story).iter().any(|run| run.delivered_from == DeliveredFrom::Store)
+        };
         let replayed = stories.filter(replayed).count();
         if replayed > most {
             world.violated(format!("G6: {replayed} messages were replayed, at most {most} may be"));

@@ -8,7 +8,7 @@ pub enum Flaw {
     CountsDeferrals,
     /// The sink confirms letters that it could not write.
     ConfirmsUnwrittenLetters,
-    /// The retry lane confirms records that it could not write.
+    /// The retry queue confirms records that it could not write.
     ConfirmsUnwrittenRecords,
     /// The store records the outcome of a claim although somebody else has claimed the letter since.
     IgnoresFence,

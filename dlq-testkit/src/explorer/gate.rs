@@ -26,7 +26,7 @@ pub(super) const MOST_STEPS: usize = 1_000;
 /// The calls that need the store. Whoever keeps idempotency keys is taken to be the same one.
 const OF_THE_STORE: [&str; 14] = [
     "put",
-    "escalate",
+    "enqueue",
     "claim",
     "extend claims",
     "finish",

@@ -1,9 +1,9 @@
 //! The header protocol between the explorer's broker and its programs, and senders who write its headers themselves.
 
-use dlq_core::protocol::{Claimed, Facts, Replay, of_death, of_escalation, on_replay, split};
+use dlq_core::protocol::{Claimed, Facts, Replay, of_death, of_delayed_retry, on_replay, split};
 use dlq_core::{
-    DeadLetter, Death, Delivery, Escalation, Lane, LetterId, Message, OperationId, Origin,
-    Position, Reason, StoreError, StoreErrorKind, Timestamp,
+    DeadLetter, Death, DelayedRetry, DeliveredFrom, Delivery, LetterId, Message, OperationId,
+    Origin, Position, Reason, StoreError, StoreErrorKind, Timestamp,
 };
 
 use super::world::CONSUMER;
@@ -94,9 +94,9 @@ impl Forgery {
     }
 }
 
-/// A message of the main lane as a transport yields it that believes what fits.
+/// A message of the main stream as a transport yields it that believes what fits.
 pub(super) fn received(read: Delivery) -> Delivery {
-    if read.lane() != Lane::Main {
+    if read.delivered_from() != DeliveredFrom::Main {
         return read;
     }
     let (producers, decoded) = split(read.message().headers());
@@ -117,16 +117,16 @@ pub(super) fn received(read: Delivery) -> Delivery {
 }
 
 /// A retry record after it was written with headers and read again.
-pub(super) fn over_the_lane(escalation: Escalation) -> Result<Escalation, StoreError> {
-    let Escalation { delivery, consumer, due, history, attempts } = escalation;
-    let written = Escalation {
+pub(super) fn over_the_queue(delayed_retry: DelayedRetry) -> Result<DelayedRetry, StoreError> {
+    let DelayedRetry { delivery, consumer, due, history, attempts } = delayed_retry;
+    let written = DelayedRetry {
         delivery: delivery.clone(),
         consumer: consumer.clone(),
         due,
         history,
         attempts,
     };
-    let headers = of_escalation(&written).onto(delivery.message().headers());
+    let headers = of_delayed_retry(&written).onto(delivery.message().headers());
     let (producers, decoded) = split(&headers);
     let unread = || StoreError::new(StoreErrorKind::Corrupt, "read a retry record");
     let (stream, position) =
@@ -137,16 +137,16 @@ pub(super) fn over_the_lane(escalation: Escalation) -> Result<Escalation, StoreE
     }
     let origin = Origin::new(delivery.origin().transport(), stream, position);
     let mut read = Delivery::to(decoded.consumer.clone().ok_or_else(unread)?, message, origin)
-        .with_lane(delivery.lane())
+        .with_delivered_from(delivery.delivered_from())
         .with_deliveries(delivery.deliveries())
         .with_crashes(delivery.crashes())
-        .with_escalations(decoded.escalations.ok_or_else(unread)?.saturating_sub(1))
+        .with_delayed_retries(decoded.delayed_retries.ok_or_else(unread)?.saturating_sub(1))
         .with_replays(decoded.replays.unwrap_or(0));
     if let Some(letter) = decoded.letter {
         let generation = decoded.generation.ok_or_else(unread)?.saturating_add(1);
         read = read.with_death(Death { letter, generation });
     }
-    Ok(Escalation {
+    Ok(DelayedRetry {
         delivery: read,
         consumer: decoded.consumer.ok_or_else(unread)?.into(),
         due: decoded.due.ok_or_else(unread)?,

@@ -3,7 +3,7 @@
 //! # What it does
 //!
 //! A [`Scenario`] is a few messages and what their handler does each time it runs. It meets a whole program (the
-//! consumer of `dlq-tower` with layers, store lane, probation and schedule) in a world of doubles: a broker, a store and
+//! consumer of `dlq-tower` with layers, store source, suspects and schedule) in a world of doubles: a broker, a store and
 //! an idempotency store in memory, which outlive the program. Each call that crosses the border of the process is a
 //! numbered step. The explorer runs the scenario once undisturbed, then once for every [`Fault`] at every step, then for
 //! pairs of faults: the process dies before or after the effect of the call; the call fails, hangs, succeeds unheard or
@@ -70,4 +70,4 @@ pub use scenario::{Act, Ending, Order, Record, Scenario, Story};
 pub use scenarios::scenarios;
 pub use search::{Depth, Explorer, Finding, Report};
 pub use store::{SteppedSink, SteppedStore};
-pub use transport::{SteppedLane, SteppedSettle, SteppedSource};
+pub use transport::{SteppedRetryQueue, SteppedSettle, SteppedSource};

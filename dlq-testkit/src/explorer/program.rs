@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::scenario::Record;
 use super::store::{SteppedSink, SteppedStore};
-use super::transport::{SteppedLane, SteppedSource};
+use super::transport::{SteppedRetryQueue, SteppedSource};
 
 /// Parts of a program in one of its lives.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct Parts {
     pub sink: SteppedSink,
     /// A second sink, if letters are to be copied.
     pub feed: Option<SteppedSink>,
-    /// The broker's retry lane.
-    pub lane: SteppedLane,
+    /// The broker's retry queue.
+    pub queue: SteppedRetryQueue,
     /// Place for letters and retry records that is to be used.
     pub record: Record,
     /// The automatic schedule.
@@ -87,7 +87,7 @@ impl Program for WholeConsumer {
             store,
             sink,
             feed,
-            lane,
+            queue,
             record,
             schedule,
             clock,
@@ -96,14 +96,14 @@ impl Program for WholeConsumer {
         } = parts;
         let mut builder = Consumer::builder(source)
             .handler(handler)
-            .max_in_hand(8)
-            // What the consumer writes wakes the lane; it has to ask only for what an operator does.
+            .max_in_flight(8)
+            // What the consumer writes wakes the queue; it has to ask only for what an operator does.
             .poll(std::time::Duration::from_secs(120))
             .clock(clock);
         builder = match record {
             Record::Store => builder.dead_letters(store),
-            Record::StoreAndLane => builder.dead_letters(store).retry_lane(lane),
-            Record::Stream => builder.sink(sink).retry_lane(lane),
+            Record::StoreAndQueue => builder.dead_letters(store).retry_queue(queue),
+            Record::Stream => builder.sink(sink).retry_queue(queue),
         };
         if let Some(feed) = feed {
             builder = builder.routing(|routing| routing.feed("copies", feed));

@@ -12,7 +12,7 @@ use super::plan::Plan;
 use super::program::{Parts, Program, Pulse};
 use super::scenario::Scenario;
 use super::store::{SteppedSink, SteppedStore};
-use super::transport::{SteppedLane, SteppedSource};
+use super::transport::{SteppedRetryQueue, SteppedSource};
 use super::world::{CONSUMER, World};
 
 /// Maximum time for a world to come to rest.
@@ -168,7 +168,7 @@ fn parts(process: &Process, health: Pulse) -> Parts {
         store: SteppedStore::new(process.clone(), world.store_of_program()),
         sink: SteppedSink::new(process.clone(), world.sink.clone()),
         feed: scenario.feed.map(|_| SteppedSink::feed(process.clone(), world.feed.clone())),
-        lane: SteppedLane::new(process.clone(), world.broker.retry_lane()),
+        queue: SteppedRetryQueue::new(process.clone(), world.broker.retry_queue()),
         record: scenario.record,
         schedule: scenario.schedule.clone(),
         clock: world.clock.clone(),

@@ -122,9 +122,9 @@ impl Story {
 pub enum Record {
     /// Both in a store.
     Store,
-    /// Letters in a store, retry records in the broker's retry lane.
-    StoreAndLane,
-    /// Letters in a stream of the broker, retry records in its retry lane: no store.
+    /// Letters in a store, retry records in the broker's retry queue.
+    StoreAndQueue,
+    /// Letters in a stream of the broker, retry records in its retry queue: no store.
     Stream,
 }
 

@@ -65,22 +65,22 @@ pub fn scenarios() -> Vec<Scenario> {
         )
         .idempotent(),
         Scenario::new(
-            "escalated_to_lane",
+            "sent_to_retry_queue",
             [
                 Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED),
                 Story::new(2, &[Act::Transient], EXHAUSTED),
             ],
         )
         .delay(long)
-        .record(Record::StoreAndLane),
+        .record(Record::StoreAndQueue),
         Scenario::new(
-            "escalated_to_stream",
+            "retried_over_stream",
             [Story::new(1, &[Act::Transient], EXHAUSTED), healthy(2)],
         )
         .delay(long)
         .record(Record::Stream),
         Scenario::new(
-            "escalated_to_store",
+            "retried_over_store",
             [
                 Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED),
                 Story::new(2, &[Act::Transient], EXHAUSTED),
@@ -101,7 +101,7 @@ pub fn scenarios() -> Vec<Scenario> {
         .order(REPLAY)
         .order(REPLAY),
         Scenario::new(
-            "replay_is_escalated",
+            "replay_is_retried_later",
             [Story::new(1, &[Act::Transient], HANDLED).then(&[Act::Transient, Act::Succeed])],
         )
         .delay(long)
@@ -289,7 +289,7 @@ pub fn scenarios() -> Vec<Scenario> {
         .delay(long)
         .record(Record::Stream),
         Scenario::new(
-            "forged_to_lane",
+            "forged_to_queue",
             [
                 Story::new(1, &[Act::Transient, Act::Transient, Act::Succeed], HANDLED),
                 Story::new(2, &[Act::Transient], EXHAUSTED)
@@ -299,7 +299,7 @@ pub fn scenarios() -> Vec<Scenario> {
             ],
         )
         .delay(long)
-        .record(Record::StoreAndLane),
+        .record(Record::StoreAndQueue),
         // A message that was sent back and one that claims to be it wait for the same attempt of the same death.
         Scenario::new(
             "forged_replay",

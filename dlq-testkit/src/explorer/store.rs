@@ -3,13 +3,13 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
-    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
-    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
-    Stats, TakeRequest, Takes, Upkeep,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Maintenance, Mark,
+    Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun,
+    Selection, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
-    PageRequest, RetryLane, Sink, StoreError, StoreErrorKind, Timestamp,
+    CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
+    PageRequest, RetryQueue, Sink, StoreError, StoreErrorKind, Timestamp,
 };
 use dlq_letters::memory::MemoryStore;
 
@@ -116,10 +116,10 @@ impl Sink for SteppedStore {
     }
 }
 
-impl RetryLane for SteppedStore {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        let effect = || self.inner.escalate(escalation);
-        match self.process.call("escalate", effect, store_down).await {
+impl RetryQueue for SteppedStore {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        let effect = || self.inner.enqueue(delayed_retry);
+        match self.process.call("enqueue", effect, store_down).await {
             Err(_) if self.process.world.flaw == Some(Flaw::ConfirmsUnwrittenRecords) => Ok(()),
             answer => answer,
         }
@@ -246,7 +246,7 @@ passed_on! { Dispatch:
     succeeded(deaths: Vec<Death>) -> u64;
 }
 
-impl Upkeep for SteppedStore {
+impl Maintenance for SteppedStore {
     /// A consumer resolves the letter of a message that was handled.
     async fn mark(
         &self,

@@ -1,15 +1,15 @@
 use std::future::pending;
 use std::time::Duration;
 
-use dlq_core::memory::{MemoryRetryLane, MemorySettle, MemorySource};
+use dlq_core::memory::{MemoryRetryQueue, MemorySettle, MemorySource};
 use dlq_core::{
-    Capabilities, Delivery, Disposition, Escalation, Position, RetryLane, Settle, Source,
+    Capabilities, DelayedRetry, Delivery, Disposition, Position, RetryQueue, Settle, Source,
     StoreError, StoreErrorKind, TransportError, TransportErrorKind,
 };
 
 use super::flaw::Flaw;
 use super::gate::{Arrival, Process};
-use super::headers::{over_the_lane, received};
+use super::headers::{over_the_queue, received};
 
 pub(super) fn transport_down(operation: &'static str, _: StoreErrorKind) -> TransportError {
     TransportError::new(TransportErrorKind::Unavailable, operation)
@@ -126,23 +126,23 @@ impl Settle for SteppedSettle {
     }
 }
 
-/// A retry lane in memory whose every record is a step.
+/// A retry queue in memory whose every record is a step.
 #[derive(Clone, Debug)]
-pub struct SteppedLane {
+pub struct SteppedRetryQueue {
     process: Process,
-    inner: MemoryRetryLane,
+    inner: MemoryRetryQueue,
 }
 
-impl SteppedLane {
-    pub(super) fn new(process: Process, inner: MemoryRetryLane) -> Self {
+impl SteppedRetryQueue {
+    pub(super) fn new(process: Process, inner: MemoryRetryQueue) -> Self {
         Self { process, inner }
     }
 }
 
-impl RetryLane for SteppedLane {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        let effect = || async { self.inner.escalate(over_the_lane(escalation)?).await };
-        let answer = self.process.call("write to the lane", effect, store_down).await;
+impl RetryQueue for SteppedRetryQueue {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        let effect = || async { self.inner.enqueue(over_the_queue(delayed_retry)?).await };
+        let answer = self.process.call("write to the queue", effect, store_down).await;
         match answer {
             Err(_) if self.process.world.flaw == Some(Flaw::ConfirmsUnwrittenRecords) => Ok(()),
             answer => answer,

@@ -10,7 +10,7 @@ use dlq_core::idempotency::memory::MemoryIdempotency;
 use dlq_core::memory::{MemoryBroker, MemorySink};
 use dlq_core::store::{Actor, Claims, Control, Letters, OperationSpec, OperationState, Operations};
 use dlq_core::{
-    DeadLetter, Delivery, Filter, Lane, LetterId, Message, Origin, PageRequest, Position,
+    DeadLetter, DeliveredFrom, Delivery, Filter, LetterId, Message, Origin, PageRequest, Position,
     SharedClock, Status, StoreError, StoreErrorKind, Timestamp, TokioClock,
 };
 use dlq_letters::memory::MemoryStore;
@@ -30,7 +30,7 @@ pub(super) const CONSUMER: &str = "explored";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) generation: u32,
-    pub(super) lane: Lane,
+    pub(super) delivered_from: DeliveredFrom,
     pub(super) succeeded: bool,
     /// It took the process with it.
     pub(super) kills: bool,
@@ -211,7 +211,7 @@ impl World {
         let own = self.tally().ids.get(story).copied()?;
         let get = |id| match self.scenario.record {
             Record::Stream => self.sink.get(id),
-            Record::Store | Record::StoreAndLane => now(self.store.get(id)),
+            Record::Store | Record::StoreAndQueue => now(self.store.get(id)),
         };
         if !self.scenario.has_forgeries() {
             return get(own);
@@ -256,13 +256,13 @@ impl World {
 
     /// A run of the handler begins: what it will do. Notes what must not be.
     pub(super) fn begin(&self, story: usize, delivery: &Delivery) -> Act {
-        if delivery.lane() == Lane::Store
+        if delivery.delivered_from() == DeliveredFrom::Store
             && !self.has_frozen()
             && self.row(story).is_some_and(|row| row.state.status == Status::Resolved)
         {
             self.violated(format!("G6: message {} runs again although it is resolved", story + 1));
         }
-        if delivery.lane() != Lane::Store && self.row(story).is_some() {
+        if delivery.delivered_from() != DeliveredFrom::Store && self.row(story).is_some() {
             let key = self.scenario.stories[story].key.clone();
             *self.tally().ran_again.entry(key).or_default() += 1;
         }
@@ -286,7 +286,12 @@ impl World {
             };
             let kills = act == Act::Kill;
             let earlier = of_this().filter(|run| run.kills).count();
-            runs.push(Run { generation, lane: delivery.lane(), succeeded: false, kills });
+            runs.push(Run {
+                generation,
+                delivered_from: delivery.delivered_from(),
+                succeeded: false,
+                kills,
+            });
             (act, earlier + usize::from(kills))
         };
         if act == Act::Kill {

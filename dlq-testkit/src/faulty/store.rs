@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use dlq_core::store::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
-    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
-    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
-    Sink, Stats, TakeRequest, Takes, Upkeep,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Maintenance, Mark,
+    Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun,
+    Selection, Sink, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
-    PageRequest, RetryLane, Store, StoreError, StoreErrorKind, Timestamp,
+    CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
+    PageRequest, RetryQueue, Store, StoreError, StoreErrorKind, Timestamp,
 };
 
 /// The promise that is broken.
@@ -112,12 +112,12 @@ impl<S: Store> Sink for FaultyStore<S> {
     }
 }
 
-impl<S: Store> RetryLane for FaultyStore<S> {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+impl<S: Store> RetryQueue for FaultyStore<S> {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
         if self.fault == Fault::LosesRecords {
             return Ok(());
         }
-        self.inner.escalate(escalation).await
+        self.inner.enqueue(delayed_retry).await
     }
 }
 
@@ -262,7 +262,7 @@ impl<S: Store> Dispatch for FaultyStore<S> {
     }
 }
 
-impl<S: Store> Upkeep for FaultyStore<S> {
+impl<S: Store> Maintenance for FaultyStore<S> {
     async fn mark(
         &self,
         selection: Selection,

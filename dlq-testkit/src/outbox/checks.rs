@@ -200,7 +200,10 @@ pub async fn the_survey_names_who_listens<F: OutboxFixture>(fixture: F) {
         return;
     }
     let survey = outbox.survey([to()].into()).await.expect("the broker is there");
-    assert!(survey.hearers.iter().any(|hearer| hearer.consumer == "shipping"), "{survey:?}");
+    assert!(
+        survey.subscribers.iter().any(|subscriber| subscriber.consumer == "shipping"),
+        "{survey:?}"
+    );
     assert!(survey.closed.is_empty(), "{survey:?}");
     assert!(fixture.arrived().await.is_empty(), "nothing is sent by it");
 }

@@ -6,7 +6,7 @@ use dlq_core::store::{
     OperationItem, OperationSpec, Receipt, Selection,
 };
 use dlq_core::{
-    Clock, DeadLetter, Escalation, Filter, LetterId, LetterState, LetterSummary, Order,
+    Clock, DeadLetter, DelayedRetry, Filter, LetterId, LetterState, LetterSummary, Order,
     PageRequest, Resolution, Status, Store, SystemClock, Timestamp,
 };
 
@@ -157,8 +157,8 @@ impl<F: StoreFixture> Check<F> {
         self.list(filter, order, 100).await.into_iter().map(|letter| letter.id).collect()
     }
 
-    pub(super) async fn escalate(&self, escalation: Escalation) {
-        self.store.escalate(escalation).await.expect("escalate answers");
+    pub(super) async fn enqueue(&self, delayed_retry: DelayedRetry) {
+        self.store.enqueue(delayed_retry).await.expect("enqueue answers");
     }
 
     pub(super) async fn claim(&self, limit: u32) -> Vec<Claim> {
@@ -266,8 +266,8 @@ const _: () = {
 
 /// The traits whose methods checks call, by no name.
 pub(super) mod powers {
-    pub(in super::super) use dlq_core::RetryLane as _;
+    pub(in super::super) use dlq_core::RetryQueue as _;
     pub(in super::super) use dlq_core::store::{
-        Claims as _, Dispatch as _, Letters as _, Operations as _, Sink as _, Upkeep as _,
+        Claims as _, Dispatch as _, Letters as _, Maintenance as _, Operations as _, Sink as _,
     };
 }

@@ -8,7 +8,7 @@ use dlq_core::{Clock as _, Finding, Severity, Timestamp};
 use super::check::by;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{CONSUMER, escalation, letter};
+use crate::fixtures::{CONSUMER, delayed_retry, letter};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -70,8 +70,8 @@ pub async fn a_claim_never_finished_is_found<F: StoreFixture>(check: Check<F>) {
 
 /// A retry record that is due, and that nobody takes, is found.
 pub async fn an_overdue_retry_is_found<F: StoreFixture>(check: Check<F>) {
-    let record = escalation(&letter(1), 1, check.now().after(check.lease()));
-    check.escalate(record).await;
+    let record = delayed_retry(&letter(1), 1, check.now().after(check.lease()));
+    check.enqueue(record).await;
     assert_eq!(check.found(none().with_overdue(Duration::ZERO)).await, []);
     check.outlast_leases().await;
     let finding = check.only(none().with_overdue(Duration::ZERO)).await;
@@ -83,9 +83,9 @@ pub async fn an_overdue_retry_is_found<F: StoreFixture>(check: Check<F>) {
 pub async fn a_retry_that_is_due_too_late_is_found<F: StoreFixture>(check: Check<F>) {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let late = check.now().after(50 * YEAR);
-    check.escalate(escalation(&letter(1), 1, late)).await;
+    check.enqueue(delayed_retry(&letter(1), 1, late)).await;
     for n in 2..5 {
-        check.escalate(escalation(&letter(n), 1, check.now().after(LONG))).await;
+        check.enqueue(delayed_retry(&letter(n), 1, check.now().after(LONG))).await;
     }
     assert_eq!(check.found(none().with_ahead(60 * YEAR)).await, []);
     let finding = check.only(CheckLimits::default()).await;
@@ -157,7 +157,7 @@ pub async fn what_is_due_is_counted<F: StoreFixture>(check: Check<F>) {
     check.bury(5).await;
     let mut of_another = letter(100);
     of_another.consumer = "mail.send".to_owned();
-    check.escalate(escalation(&of_another, 1, check.now().after(check.lease()))).await;
+    check.enqueue(delayed_retry(&of_another, 1, check.now().after(check.lease()))).await;
     assert_eq!(due(Duration::ZERO).await, []);
     check.replay().await;
     assert_eq!(check.claim(3).await.len(), 3);

@@ -8,7 +8,7 @@ use dlq_core::{ErrorClass, Filter, Resolution, Status};
 use super::check::in_ms;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{CONSUMER, died_again, escalation, letter};
+use crate::fixtures::{CONSUMER, delayed_retry, died_again, letter};
 
 /// A letter for which nothing was arranged is not handed out.
 pub async fn what_is_not_due_is_not_claimed<F: StoreFixture>(check: Check<F>) {
@@ -69,7 +69,7 @@ pub async fn no_more_are_claimed_than_asked_for<F: StoreFixture>(check: Check<F>
 pub async fn the_longest_due_comes_first<F: StoreFixture>(check: Check<F>) {
     let now = check.now();
     for (n, due) in [(1, 30), (2, 10), (3, 20)] {
-        check.escalate(escalation(&letter(n), 1, in_ms(now, due))).await;
+        check.enqueue(delayed_retry(&letter(n), 1, in_ms(now, due))).await;
     }
     check.pass(Duration::from_millis(100)).await;
     let claimed: Vec<_> = check.claim(3).await.iter().map(|claim| claim.letter.id).collect();
@@ -90,7 +90,7 @@ pub async fn the_longest_due_of_all_consumers_comes_first<F: StoreFixture>(check
     for n in 0..6 {
         let mut letter = letter(n);
         letter.consumer = ["b", "a"][n as usize % 2].to_owned();
-        check.escalate(escalation(&letter, 1, in_ms(now, n * 10))).await;
+        check.enqueue(delayed_retry(&letter, 1, in_ms(now, n * 10))).await;
     }
     check.pass(Duration::from_millis(100)).await;
     for (names, first) in [(vec!["a", "b"], 0), (Vec::new(), 3)] {
@@ -275,7 +275,7 @@ pub async fn the_next_due_time_is_known<F: StoreFixture>(check: Check<F>) {
         "a letter for which nothing was arranged is nothing to wait for"
     );
     let due = in_ms(check.now(), 3_600_000);
-    check.escalate(escalation(&letter(5), 1, due)).await;
+    check.enqueue(delayed_retry(&letter(5), 1, due)).await;
     assert_eq!(next().await, Some(due));
     check.replay().await;
     assert!(next().await.is_some_and(|at| at <= in_ms(check.now(), 1)), "an operation can release");

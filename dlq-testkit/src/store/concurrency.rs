@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::check::by;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{CONSUMER, died_again, escalation, letter};
+use crate::fixtures::{CONSUMER, delayed_retry, died_again, letter};
 
 /// Runs `count` tasks side by side, each with a handle of its own, and gathers what they return.
 async fn side_by_side<F: StoreFixture, R, T>(
@@ -74,8 +74,8 @@ pub async fn eight_claimers_get_each_letter_once<F: StoreFixture>(check: Check<F
 /// Eight claimers at once are given each letter once that is due by itself, and that no operation guards.
 pub async fn eight_claimers_get_each_due_letter_once<F: StoreFixture>(check: Check<F>) {
     for n in 0..100 {
-        let due = escalation(&letter(n), 1, Timestamp::EPOCH);
-        check.store.escalate(due).await.expect("escalate answers");
+        let due = delayed_retry(&letter(n), 1, Timestamp::EPOCH);
+        check.store.enqueue(due).await.expect("enqueue answers");
     }
     let done = side_by_side(&check, 8, |store, _| work_undisturbed(store)).await;
     let done: Vec<_> = done.into_iter().flatten().collect();

@@ -5,7 +5,7 @@ use dlq_core::{DeadLetter, Filter, Message, Status, StoreErrorKind};
 
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{died_again, escalation, failed, letter_of};
+use crate::fixtures::{delayed_retry, died_again, failed, letter_of};
 
 /// A letter of the message that its producer called `id`, which stood at the `n`-th place.
 fn copy(id: &str, n: u64) -> DeadLetter {
@@ -159,7 +159,7 @@ pub async fn a_merged_message_may_die_again<F: StoreFixture>(check: Check<F>) {
 pub async fn records_are_not_merged<F: StoreFixture>(check: Check<F>) {
     let check = check.with_dedup().await;
     check.put_one(&copy("a", 1)).await;
-    check.escalate(escalation(&copy("a", 2), 1, check.now())).await;
+    check.enqueue(delayed_retry(&copy("a", 2), 1, check.now())).await;
     assert_eq!(check.count(Filter::new()).await, 2);
     assert_eq!(check.status(copy("a", 2).id).await, Status::Retrying);
 }
@@ -223,16 +223,16 @@ pub async fn a_large_collapse_must_be_forced<F: StoreFixture>(check: Check<F>) {
 pub async fn a_merged_death_is_not_retried<F: StoreFixture>(check: Check<F>) {
     let check = check.with_dedup().await;
     check.put(vec![copy("a", 1), copy("a", 2)]).await;
-    check.escalate(escalation(&copy("a", 2), 1, check.now())).await;
+    check.enqueue(delayed_retry(&copy("a", 2), 1, check.now())).await;
     assert_eq!(check.count(Filter::new()).await, 1);
     let later = died_again(&copy("a", 2));
-    check.escalate(escalation(&later, 1, check.now())).await;
+    check.enqueue(delayed_retry(&later, 1, check.now())).await;
     assert_eq!(check.status(later.id).await, Status::Retrying);
 }
 
 /// Letters that are being retried or that somebody holds are not collapsed.
 pub async fn what_is_under_way_is_not_collapsed<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&copy("a", 1), 1, check.now())).await;
+    check.enqueue(delayed_retry(&copy("a", 1), 1, check.now())).await;
     check.tick().await;
     check.put_one(&copy("a", 2)).await;
     check.replay().await;

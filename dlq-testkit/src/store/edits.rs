@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::check::by;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{died_again, escalation, hostile_messages, letter, letter_of};
+use crate::fixtures::{delayed_retry, died_again, hostile_messages, letter, letter_of};
 
 const FIXED: &str = "{\"order\":\"fixed\"}";
 
@@ -179,7 +179,7 @@ pub async fn another_payload_is_still_a_second_letter<F: StoreFixture>(check: Ch
 pub async fn a_record_does_not_undo_an_edit<F: StoreFixture>(check: Check<F>) {
     let original = check.bury(1).await.remove(0);
     let edited = fix(&check, original.id).await;
-    check.escalate(escalation(&original, 9, check.now())).await;
+    check.enqueue(delayed_retry(&original, 9, check.now())).await;
     assert_eq!(check.get(original.id).await, edited);
     assert_eq!(check.count(Filter::new()).await, 1);
 }
@@ -206,7 +206,7 @@ pub async fn what_somebody_holds_is_not_edited<F: StoreFixture>(check: Check<F>)
 /// A message that waits for another attempt is not dead, and cannot be edited.
 pub async fn a_record_is_not_edited<F: StoreFixture>(check: Check<F>) {
     let id = letter(1).id;
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     let wanted = Edit::new().payload(FIXED);
     assert_eq!(refused(&check, id, wanted.clone()).await, StoreErrorKind::Conflict);
     check.tick().await;

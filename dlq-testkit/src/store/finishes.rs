@@ -8,7 +8,7 @@ use dlq_core::{Attempt, Cause, ErrorClass, Filter, Fingerprint, History, Resolut
 use super::check::powers::*;
 use super::check::{in_ms, written};
 use super::{Check, StoreFixture};
-use crate::fixtures::{died_again, escalation, failure, letter};
+use crate::fixtures::{delayed_retry, died_again, failure, letter};
 
 async fn claimed<F: StoreFixture>(check: &Check<F>) -> (Operation, Claim) {
     check.bury(1).await;
@@ -123,7 +123,7 @@ pub async fn a_replay_may_be_retried<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.finish(claim.token, finish).await, Finished::Applied);
     let found = check.get(claim.letter.id).await;
     assert_eq!((found.state.status, found.state.due), (Status::Retrying, Some(due)));
-    assert_eq!((found.generation, found.attempts, found.escalations), (1, 1, 1));
+    assert_eq!((found.generation, found.attempts, found.delayed_retries), (1, 1, 1));
     assert_eq!(found.history, attempts);
     assert_eq!((found.class, found.cause), (latest.class, Some(latest.cause)));
     let group = Fingerprint::of(&found.consumer, found.reason, Some(&latest));
@@ -147,7 +147,7 @@ pub async fn a_retried_replay_goes_on<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.finish(second.token, finish).await, Finished::Applied);
     check.tick().await;
     let third = check.claim_one().await;
-    assert_eq!((third.letter.attempts, third.letter.escalations), (2, 2));
+    assert_eq!((third.letter.attempts, third.letter.delayed_retries), (2, 2));
     assert_eq!(third.letter.state.replays, 1, "a retry is no replay");
     check.die(&third).await;
     assert_eq!(check.get(claim.letter.id).await.generation, 1);
@@ -193,7 +193,7 @@ pub async fn a_released_letter_comes_back<F: StoreFixture>(check: Check<F>) {
 
 /// A retry record that is released stays a retry record.
 pub async fn a_released_record_stays_a_record<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     check.tick().await;
     let claim = check.claim_one().await;
     check.finish(claim.token, Finish::Released { after: Duration::ZERO }).await;

@@ -122,7 +122,7 @@ pub async fn extreme_numbers_come_back<F: StoreFixture>(check: Check<F>) {
     letter.attempts = u32::MAX;
     letter.deliveries = u32::MAX;
     letter.crashes = u32::MAX;
-    letter.escalations = u32::MAX;
+    letter.delayed_retries = u32::MAX;
     letter.died_at = Timestamp::MAX;
     letter.origin = dlq_core::Origin::new("x", "y", dlq_core::Position::Pair(u64::MAX, u64::MAX))
         .with_cluster("c")

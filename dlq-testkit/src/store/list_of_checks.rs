@@ -121,7 +121,7 @@ macro_rules! store_conformance {
                 a_released_letter_comes_back,
                 a_released_record_stays_a_record,
                 releasing_forgets_no_crash;
-            lane:
+            retry_queue:
                 a_record_waits_until_it_is_due,
                 the_same_record_changes_nothing,
                 more_attempts_update_a_record,
@@ -164,7 +164,7 @@ macro_rules! store_conformance {
                 items_come_in_pages,
                 operations_are_listed_newest_first,
                 a_letter_that_changed_is_skipped,
-                a_retry_that_is_escalated_again_stays_in_its_operation,
+                a_retry_that_is_delayed_again_stays_in_its_operation,
                 a_failure_during_a_replay_is_not_hidden,
                 an_operation_keeps_why_a_letter_failed,
                 a_target_is_served_or_refused;
@@ -191,7 +191,7 @@ macro_rules! store_conformance {
                 unconfirmed_deaths_are_left_alone,
                 only_idle_letters_are_scheduled,
                 an_operation_takes_over_what_is_scheduled;
-            upkeep:
+            maintenance:
                 quarantine_sets_a_letter_aside,
                 resolving_dismisses_a_letter,
                 what_is_so_already_is_not_counted,

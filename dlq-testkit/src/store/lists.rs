@@ -6,7 +6,7 @@ use dlq_core::{Cursor, Filter, LetterId, Order, PageRequest};
 
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{escalation, letter};
+use crate::fixtures::{delayed_retry, letter};
 
 fn ids(letters: &[dlq_core::DeadLetter]) -> Vec<LetterId> {
     letters.iter().map(|letter| letter.id).collect()
@@ -130,7 +130,7 @@ pub async fn a_record_that_dies_is_not_missed<F: StoreFixture>(check: Check<F>) 
         for limit in [1, 2, 5] {
             let numbers = base..base + 12;
             for n in numbers.clone() {
-                check.escalate(escalation(&letter(n), 1, check.now())).await;
+                check.enqueue(delayed_retry(&letter(n), 1, check.now())).await;
                 check.tick().await;
             }
             let mut filter = Filter::new();

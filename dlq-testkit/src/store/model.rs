@@ -7,8 +7,8 @@ use dlq_core::store::{
     OperationSpec, Pace, Schedule, ScheduleRun, Selection,
 };
 use dlq_core::{
-    Attempt, Binding, Clock, DeadLetter, Escalation, Filter, LetterId, Message, OperationId, Order,
-    PageRequest, Resolution, Status, Store,
+    Attempt, Binding, Clock, DeadLetter, DelayedRetry, Filter, LetterId, Message, OperationId,
+    Order, PageRequest, Resolution, Status, Store,
 };
 use dlq_letters::memory::MemoryStore;
 use proptest::collection::vec;
@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::check::{by, written};
 use super::{Check, StoreFixture};
-use crate::fixtures::{ManualClock, any_letter, died_again, escalation, failure, letter_of};
+use crate::fixtures::{ManualClock, any_letter, delayed_retry, died_again, failure, letter_of};
 
 const CONSUMERS: [&str; 2] = ["orders.handle", "audit.write"];
 
@@ -27,8 +27,8 @@ const CONSUMERS: [&str; 2] = ["orders.handle", "audit.write"];
 pub enum Step {
     /// Puts deaths of messages, each a number, a generation and whether its bytes are other ones.
     Put(Vec<(u8, u8, bool)>),
-    /// Escalates a message of a generation after so many attempts, due in so many seconds.
-    Escalate(u8, u8, u8, u8),
+    /// Enqueues a retry of a generation after so many attempts, due in so many seconds.
+    Enqueue(u8, u8, u8, u8),
     /// Claims so many letters of one consumer, or of all.
     Claim(u8, Option<bool>),
     /// Extends the n-th claim so far.
@@ -62,7 +62,7 @@ pub fn any_step() -> impl Strategy<Value = Step> {
     let n = 0..8_u8;
     prop_oneof![
         6 => vec((n.clone(), 0..3_u8, prop::bool::weighted(0.1)), 1..4).prop_map(Step::Put),
-        3 => (n.clone(), 0..3_u8, 1..4_u8, 0..9_u8).prop_map(|(n, g, a, d)| Step::Escalate(n, g, a, d)),
+        3 => (n.clone(), 0..3_u8, 1..4_u8, 0..9_u8).prop_map(|(n, g, a, d)| Step::Enqueue(n, g, a, d)),
         6 => (0..5_u8, any::<Option<bool>>()).prop_map(|(limit, who)| Step::Claim(limit, who)),
         1 => any::<u8>().prop_map(Step::Extend),
         8 => (any::<u8>(), any::<u8>()).prop_map(|(claim, how)| Step::Finish(claim, how)),
@@ -225,11 +225,11 @@ impl<S: Store> Side<'_, S> {
                 let letters = deaths.iter().map(|(n, g, other)| death(*n, *g, *other)).collect();
                 format!("{:?}", self.store.put(letters).await.expect("put answers"))
             }
-            Step::Escalate(n, generation, attempts, seconds) => {
+            Step::Enqueue(n, generation, attempts, seconds) => {
                 let due = now.after(Duration::from_secs(u64::from(*seconds)));
-                let record: Escalation =
-                    escalation(&death(*n, *generation, false), u32::from(*attempts), due);
-                format!("{:?}", self.store.escalate(record).await.expect("escalate answers"))
+                let record: DelayedRetry =
+                    delayed_retry(&death(*n, *generation, false), u32::from(*attempts), due);
+                format!("{:?}", self.store.enqueue(record).await.expect("enqueue answers"))
             }
             Step::Claim(limit, who) => {
                 let names = who.map(consumer);

@@ -11,7 +11,7 @@ use dlq_core::{Filter, LetterId, OperationId, Order, Reason, Status, StoreErrorK
 use super::check::by;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
-use crate::fixtures::{died_again, escalation, letter};
+use crate::fixtures::{delayed_retry, died_again, letter};
 
 fn all() -> OperationSpec {
     OperationSpec::replay(Filter::new())
@@ -117,7 +117,7 @@ pub async fn letters_are_released_to_claimers_only<F: StoreFixture>(check: Check
 pub async fn due_letters_come_before_released_ones<F: StoreFixture>(check: Check<F>) {
     check.bury(5).await;
     for n in 10..12 {
-        check.escalate(crate::fixtures::escalation(&letter(n), 1, check.now())).await;
+        check.enqueue(crate::fixtures::delayed_retry(&letter(n), 1, check.now())).await;
     }
     let operation = check.replay().await;
     check.tick().await;
@@ -436,9 +436,9 @@ pub async fn a_letter_that_changed_is_skipped<F: StoreFixture>(check: Check<F>) 
     assert_eq!(check.operation(&operation).await.state, OperationState::Completed);
 }
 
-/// A replay that waits for a retry, and whose retry is escalated once more meanwhile, is the operation's still: it hears
+/// A replay that waits for a retry, and whose retry is delayed once more meanwhile, is the operation's still: it hears
 /// of the end.
-pub async fn a_retry_that_is_escalated_again_stays_in_its_operation<F: StoreFixture>(
+pub async fn a_retry_that_is_delayed_again_stays_in_its_operation<F: StoreFixture>(
     check: Check<F>,
 ) {
     let letters = check.bury(2).await;
@@ -450,7 +450,7 @@ pub async fn a_retry_that_is_escalated_again_stays_in_its_operation<F: StoreFixt
     }
     for letter in &letters {
         let record = letter.clone().with_generation(1);
-        check.escalate(escalation(&record, 5, check.now())).await;
+        check.enqueue(delayed_retry(&record, 5, check.now())).await;
         let state = check.state(letter.id).await;
         assert_eq!((state.status, state.operation), (Status::Retrying, Some(operation.id)));
     }

@@ -12,7 +12,7 @@ use crate::fixtures::{died_again, letter, letter_of};
 pub async fn a_letter_comes_back_as_it_was<F: StoreFixture>(check: Check<F>) {
     let mut letter = letter(1);
     letter.crashes = 2;
-    letter.escalations = 3;
+    letter.delayed_retries = 3;
     letter.deliveries = 9;
     letter.confirmed = false;
     letter.attributes.insert("tenant".to_owned(), "acme".to_owned());

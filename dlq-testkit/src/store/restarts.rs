@@ -1,16 +1,18 @@
 //! State that another process finds when it opens the same place.
 
-use dlq_core::store::{Claims, ItemOutcome, Letters, Mark, OperationState, Operations, Upkeep};
+use dlq_core::store::{
+    Claims, ItemOutcome, Letters, Maintenance, Mark, OperationState, Operations,
+};
 use dlq_core::{CrashMarks, Filter, Order, Resolution};
 
 use super::{Check, StoreFixture};
-use crate::fixtures::{escalation, letter};
+use crate::fixtures::{delayed_retry, letter};
 
 /// Every confirmed letter is there, byte for byte.
 pub async fn letters_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(5).await;
     check.mark(letters[1].id, Mark::Quarantined).await;
-    check.escalate(escalation(&letter(9), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(9), 2, check.now())).await;
     let before = check.list(&Filter::new(), Order::OldestFirst, 10).await;
     let whole = check.get(letters[3].id).await;
     let mut other = check;

@@ -9,7 +9,7 @@ use super::check::powers::*;
 use super::check::{by, in_ms};
 use super::{Check, StoreFixture};
 use crate::fixtures::{
-    complete_letters, died_again, escalation, hostile_messages, letter, letter_of,
+    complete_letters, delayed_retry, died_again, hostile_messages, letter, letter_of,
 };
 
 async fn restore<F: StoreFixture>(check: &Check<F>, letters: &[DeadLetter]) -> Vec<Receipt> {
@@ -35,7 +35,7 @@ pub async fn a_restored_letter_is_what_it_was<F: StoreFixture>(check: Check<F>) 
     check.succeed(&claims[0]).await;
     check.die(&claims[1]).await;
     let _ = check.store.edit(ids[5], Edit::new().payload("[]"), by()).await.expect("edit answers");
-    check.escalate(escalation(&letter(9), 2, in_ms(check.now(), 60_000))).await;
+    check.enqueue(delayed_retry(&letter(9), 2, in_ms(check.now(), 60_000))).await;
     for (n, (_, message)) in (20..).zip(hostile_messages()) {
         check.put_one(&letter_of(message, n)).await;
     }
@@ -117,7 +117,7 @@ pub async fn an_odd_state_is_put_in_order<F: StoreFixture>(check: Check<F>) {
 pub async fn restoring_may_be_repeated<F: StoreFixture>(check: Check<F>) {
     let ids: Vec<_> = check.bury(4).await.iter().map(|letter| letter.id).collect();
     check.mark(ids[0], Mark::Quarantined).await;
-    check.escalate(escalation(&letter(9), 2, in_ms(check.now(), 60_000))).await;
+    check.enqueue(delayed_retry(&letter(9), 2, in_ms(check.now(), 60_000))).await;
     let before = everything(&check).await;
     for _ in 0..2 {
         let receipts = restore(&check, &before).await;
@@ -142,7 +142,7 @@ pub async fn later_deaths_are_not_taken_back<F: StoreFixture>(check: Check<F>) {
 /// A letter that was handled after a later death than the one in the store is not sent back for that death (G6).
 pub async fn a_resolved_letter_of_a_later_death_stays_resolved<F: StoreFixture>(check: Check<F>) {
     let old = check.bury(2).await;
-    check.escalate(escalation(&letter(9), 2, in_ms(check.now(), 60_000))).await;
+    check.enqueue(delayed_retry(&letter(9), 2, in_ms(check.now(), 60_000))).await;
     let resolved = |letter: &DeadLetter| {
         let mut later = died_again(letter);
         later.state.status = Status::Resolved;
@@ -213,7 +213,7 @@ pub async fn a_replaying_letter_becomes_pending<F: StoreFixture>(check: Check<F>
 /// A restored record goes on to wait, and is no death.
 pub async fn a_record_is_restored_as_a_record<F: StoreFixture>(check: Check<F>) {
     let due = in_ms(check.now(), 100);
-    check.escalate(escalation(&letter(1), 2, due)).await;
+    check.enqueue(delayed_retry(&letter(1), 2, due)).await;
     let record = check.get(letter(1).id).await;
     check.delete(record.id).await;
     restore(&check, &[record]).await;
@@ -224,7 +224,7 @@ pub async fn a_record_is_restored_as_a_record<F: StoreFixture>(check: Check<F>) 
 
 /// A record that is restored does not take a death back.
 pub async fn a_restored_record_is_outweighed_by_its_death<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     let record = check.get(letter(1).id).await;
     check.put_one(&letter(1)).await;
     let before = check.get(record.id).await;

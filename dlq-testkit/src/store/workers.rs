@@ -8,7 +8,7 @@ use dlq_core::{DeadLetter, Filter, LetterId, Resolution, Status, Store, Timestam
 use dlq_letters::memory::MemoryStore;
 use tokio::task::JoinSet;
 
-use crate::fixtures::{died_again, escalation, letter};
+use crate::fixtures::{delayed_retry, died_again, letter};
 
 const WORKERS: u64 = 8;
 const LETTERS: u64 = 12;
@@ -41,8 +41,8 @@ impl<S: Store> Hand<S> {
             3..6 => {
                 let attempts = 1 + (how % 5) as u32;
                 let record = death(n, how % 2);
-                let escalated = store.escalate(escalation(&record, attempts, Timestamp::EPOCH));
-                format!("{:?}", escalated.await)
+                let enqueued = store.enqueue(delayed_retry(&record, attempts, Timestamp::EPOCH));
+                format!("{:?}", enqueued.await)
             }
             6 => {
                 let mut request = ClaimRequest::due(Vec::<String>::new(), 100, LEASE);
@@ -97,7 +97,7 @@ impl<S: Store> Hand<S> {
 fn shown(letter: &DeadLetter) -> String {
     let state = &letter.state;
     let (status, seen) = (state.status, state.seen);
-    let counts = (letter.generation, letter.attempts, letter.crashes, letter.escalations);
+    let counts = (letter.generation, letter.attempts, letter.crashes, letter.delayed_retries);
     format!("{:?} {status} {seen} {counts:?} {:?}", letter.id, letter.message.payload())
 }
 

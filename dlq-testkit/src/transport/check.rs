@@ -2,8 +2,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use dlq_core::{
-    Attempt, Cause, Delivery, Disposition, ErrorClass, Escalation, Failure, History, Message,
-    Ordering, RetryLane, Settle, Source, Timestamp,
+    Attempt, Cause, DelayedRetry, Delivery, Disposition, ErrorClass, Failure, History, Message,
+    Ordering, RetryQueue, Settle, Source, Timestamp,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -130,12 +130,12 @@ impl<F: TransportFixture> Check<F> {
         self.nothing(source, moment).await;
     }
 
-    pub(super) async fn lane(&self) -> Option<F::Lane> {
-        let lane = self.fixture.retry_lane().await;
-        if lane.is_none() {
-            self.left_out("the transport has no retry lane");
+    pub(super) async fn queue(&self) -> Option<F::DeliveredFrom> {
+        let queue = self.fixture.retry_queue().await;
+        if queue.is_none() {
+            self.left_out("the transport has no retry queue");
         }
-        lane
+        queue
     }
 
     /// When something is due that shall wait for so long.
@@ -143,31 +143,31 @@ impl<F: TransportFixture> Check<F> {
         self.fixture.clock().now().after(time)
     }
 
-    /// Publishes message 1, takes it as [`CONSUMER`], escalates it after one failed attempt, and acknowledges it.
-    pub(super) async fn escalate_one(
+    /// Publishes message 1, takes it as [`CONSUMER`], enqueues it after one failed attempt, and acknowledges it.
+    pub(super) async fn enqueue_one(
         &self,
         source: &mut F::Source,
-        lane: &F::Lane,
+        queue: &F::DeliveredFrom,
         wait: Duration,
-    ) -> Escalation {
-        self.escalate(1, source, lane, wait).await
+    ) -> DelayedRetry {
+        self.enqueue(1, source, queue, wait).await
     }
 
     /// The same of the message with this number.
-    pub(super) async fn escalate(
+    pub(super) async fn enqueue(
         &self,
         number: u32,
         source: &mut F::Source,
-        lane: &F::Lane,
+        queue: &F::DeliveredFrom,
         wait: Duration,
-    ) -> Escalation {
+    ) -> DelayedRetry {
         assert!(self.fixture.publish(numbered(number)).await, "a plain message is accepted");
         let (delivery, settle) = self.next(source).await;
-        let escalation = escalation(delivery, self.due_in(wait), 1);
-        lane.escalate(escalation.clone()).await.expect("a retry record is taken");
-        let settled = settle.settle(escalated(&escalation)).await;
+        let delayed_retry = delayed_retry(delivery, self.due_in(wait), 1);
+        queue.enqueue(delayed_retry.clone()).await.expect("a retry record is taken");
+        let settled = settle.settle(put_off(&delayed_retry)).await;
         settled.expect("an acknowledgement is confirmed");
-        escalation
+        delayed_retry
     }
 }
 
@@ -187,7 +187,7 @@ pub(super) fn number(delivery: &Delivery) -> u32 {
 }
 
 /// `delivery` after `attempts` failed attempts in all.
-pub(super) fn escalation(delivery: Delivery, due: Timestamp, attempts: u32) -> Escalation {
+pub(super) fn delayed_retry(delivery: Delivery, due: Timestamp, attempts: u32) -> DelayedRetry {
     let mut history: History = delivery.history().clone();
     let known = u32::try_from(history.len()).unwrap_or(u32::MAX);
     for number in known + 1..=attempts {
@@ -196,15 +196,15 @@ pub(super) fn escalation(delivery: Delivery, due: Timestamp, attempts: u32) -> E
             .timed(Timestamp::from_millis(1_780_000_000_000), Duration::from_millis(3));
         history.push(Attempt { number, generation: delivery.generation(), failure });
     }
-    Escalation { delivery, consumer: CONSUMER.into(), due, history, attempts }
+    DelayedRetry { delivery, consumer: CONSUMER.into(), due, history, attempts }
 }
 
-/// Returns the disposition of an escalated message's original.
-pub(super) fn escalated(escalation: &Escalation) -> Disposition {
-    Disposition::Escalated {
-        due: escalation.due,
-        history: escalation.history.clone(),
-        attempts: escalation.attempts,
+/// Returns the disposition of the original of a delayed message.
+pub(super) fn put_off(delayed_retry: &DelayedRetry) -> Disposition {
+    Disposition::DelayedRetry {
+        due: delayed_retry.due,
+        history: delayed_retry.history.clone(),
+        attempts: delayed_retry.attempts,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlq_core::{Lane, Ordering, Source};
+use dlq_core::{DeliveredFrom, Ordering, Source};
 use tokio::time::{Instant, timeout};
 
 use super::check::{CONSUMER, number};
@@ -58,8 +58,11 @@ pub async fn a_first_delivery_is_plain<F: TransportFixture>(check: Check<F>) {
     let mut source = check.source().await;
     let first = check.handle(&mut source).await;
     let second = check.handle(&mut source).await;
-    assert_eq!((first.lane(), first.attempt(), first.deliveries()), (Lane::Main, 1, 1));
-    assert_eq!((first.escalations(), first.generation(), first.replays()), (0, 0, 0));
+    assert_eq!(
+        (first.delivered_from(), first.attempt(), first.deliveries()),
+        (DeliveredFrom::Main, 1, 1)
+    );
+    assert_eq!((first.delayed_retries(), first.generation(), first.replays()), (0, 0, 0));
     assert!(first.history().is_empty());
     assert_ne!(first.origin(), second.origin(), "each message stands at a place of its own");
     assert_ne!(first.death(CONSUMER), second.death(CONSUMER));

@@ -102,8 +102,8 @@ async fn consumer<F: TransportFixture>(check: &Check<F>, account: &Arc<Account>)
         .handler(stack)
         .sink(account.letters.clone())
         .clock(check.fixture.clock());
-    if let Some(lane) = check.fixture.retry_lane().await {
-        builder = builder.retry_lane(lane);
+    if let Some(queue) = check.fixture.retry_queue().await {
+        builder = builder.retry_queue(queue);
     }
     builder.build().expect("the settings do not contradict each other")
 }
@@ -143,7 +143,7 @@ pub async fn a_crash_in_the_middle_loses_nothing<F: TransportFixture>(check: Che
     let consumer = consumer(&check, &account).await;
     let stop = consumer.handle();
     let rest = async {
-        // What was in hand at the last death comes again.
+        // What was in flight at the last death comes again.
         tokio::time::sleep(check.fixture.lease() + Duration::from_secs(5)).await;
         stop.stop();
     };

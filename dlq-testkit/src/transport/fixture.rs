@@ -2,15 +2,15 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use dlq_core::memory::{MemoryBroker, MemoryRetryLane, MemorySource};
-use dlq_core::{Message, RetryLane, SharedClock, Source, Timestamp, TokioClock};
+use dlq_core::memory::{MemoryBroker, MemoryRetryQueue, MemorySource};
+use dlq_core::{Message, RetryQueue, SharedClock, Source, Timestamp, TokioClock};
 
 /// A place at a broker: a stream or topic of its own, with everything that belongs to it.
 pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// Yields the messages.
     type Source: Source;
     /// Retry queue of the transport.
-    type Lane: RetryLane;
+    type DeliveredFrom: RetryQueue;
 
     /// True if the transport lives in this process and follows tokio's time. Checks then run under paused time.
     const PAUSED: bool;
@@ -33,8 +33,8 @@ pub trait TransportFixture: fmt::Debug + Send + Sync + Sized + 'static {
     /// messages; a new consumer begins with the first message.
     fn source(&self, consumer: &str) -> impl Future<Output = Self::Source> + Send;
 
-    /// The retry lane; `None` where the transport has none.
-    fn retry_lane(&self) -> impl Future<Output = Option<Self::Lane>> + Send;
+    /// The retry queue; `None` where the transport has none.
+    fn retry_queue(&self) -> impl Future<Output = Option<Self::DeliveredFrom>> + Send;
 
     /// Restarts the broker, as after a power cut, and returns when it is up again; `false` where that cannot be done.
     fn restart(&self) -> impl Future<Output = bool> + Send {
@@ -64,7 +64,7 @@ impl MemoryFixture {
 
 impl TransportFixture for MemoryFixture {
     type Source = MemorySource;
-    type Lane = MemoryRetryLane;
+    type DeliveredFrom = MemoryRetryQueue;
 
     const PAUSED: bool = true;
 
@@ -84,8 +84,8 @@ impl TransportFixture for MemoryFixture {
         self.broker.source(consumer)
     }
 
-    async fn retry_lane(&self) -> Option<MemoryRetryLane> {
-        Some(self.broker.retry_lane())
+    async fn retry_queue(&self) -> Option<MemoryRetryQueue> {
+        Some(self.broker.retry_queue())
     }
 
     /// Restarts the broker, which forgets only who held what.

@@ -37,7 +37,7 @@ macro_rules! transport_conformance {
                 consumers_do_not_settle_for_each_other,
                 processes_of_one_consumer_share,
                 a_process_inherits_from_a_dead_one;
-            lane:
+            retry_queue:
                 a_record_comes_when_it_is_due,
                 a_record_does_not_block_others,
                 a_record_continues_the_count,

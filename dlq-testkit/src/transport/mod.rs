@@ -22,7 +22,7 @@ pub mod delivering;
 #[cfg(feature = "explorer")]
 pub mod end_to_end;
 pub mod groups;
-pub mod lane;
+pub mod retry_queue;
 pub mod settling;
 
 pub use check::{Check, is_quick, run};

@@ -28,7 +28,7 @@ pub async fn every_end_is_an_end<F: TransportFixture>(check: Check<F>) {
     let ends = [
         Disposition::Duplicate,
         Disposition::Dead(Box::new(letter)),
-        Disposition::Escalated {
+        Disposition::DelayedRetry {
             due: check.due_in(Duration::ZERO),
             history: dlq_core::History::new(),
             attempts: 1,

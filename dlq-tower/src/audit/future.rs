@@ -92,7 +92,7 @@ impl Note {
                 letter.attempts,
                 Some(letter.error()),
             ),
-            Disposition::Escalated { history, attempts, .. } => {
+            Disposition::DelayedRetry { history, attempts, .. } => {
                 (Processed::Failed, None, *attempts, history.last().map(Failure::report))
             }
             _ => return,

@@ -41,7 +41,7 @@ mod writer;
 
 use std::time::Duration;
 
-use dlq_core::store::Upkeep;
+use dlq_core::store::Maintenance;
 use tokio::sync::mpsc;
 
 pub use future::ResponseFuture;
@@ -59,7 +59,7 @@ pub const LINGER: Duration = Duration::from_millis(200);
 pub const AUDIT_LOST_TOTAL: &str = "dlq_audit_lost_total";
 
 /// A layer that notes what becomes of messages, and the writer that puts the notes into `store`.
-pub fn audit<U: Upkeep>(store: U) -> (AuditLayer, AuditWriter<U>) {
+pub fn audit<U: Maintenance>(store: U) -> (AuditLayer, AuditWriter<U>) {
     let (sender, receiver) = mpsc::channel(CAPACITY);
     (AuditLayer::new(sender), AuditWriter::new(store, receiver))
 }

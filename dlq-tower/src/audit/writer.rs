@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use dlq_core::store::{ProcessedEvent, Upkeep};
+use dlq_core::store::{Maintenance, ProcessedEvent};
 use metrics::counter;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
@@ -21,7 +21,7 @@ pub struct AuditWriter<U> {
     rows: Receiver<ProcessedEvent>,
 }
 
-impl<U: Upkeep> AuditWriter<U> {
+impl<U: Maintenance> AuditWriter<U> {
     pub(super) fn new(store: U, rows: Receiver<ProcessedEvent>) -> Self {
         Self { store, rows }
     }

@@ -12,10 +12,10 @@ use dlq_core::{Delivery, Disposition, Settle as _, TransportError};
 
 use super::hand::{Ending, Hand};
 use super::keys::KeyTurn;
-use super::message::{InHand, Place, Running, Shared};
-use super::probation::Turn;
+use super::message::{InFlight, Place, Running, Shared};
 use super::report::{Fate, Outcome};
 use super::stack::{Repeat, Settling};
+use super::suspects::Turn;
 use crate::catch_panic::discard;
 use crate::stage::Settlement;
 
@@ -98,9 +98,9 @@ pub(super) enum Begun {
     /// To the end.
     Ended(Fate, Place),
     /// Nowhere: it has to wait before it runs.
-    Waits(Box<InHand>),
+    Waits(Box<InFlight>),
     /// Its stack runs.
-    Runs(Box<(InHand, Running)>),
+    Runs(Box<(InFlight, Running)>),
     /// The broker is being told.
     Settles(Box<Settles>),
 }
@@ -122,7 +122,7 @@ impl Shared {
     pub(super) fn at_once(
         &self,
         stack: &mut Box<dyn Repeat>,
-        message: InHand,
+        message: InFlight,
         kept: &mut Kept,
     ) -> Option<Begun> {
         let begun = catch_unwind(AssertUnwindSafe(|| self.begin(&mut **stack, message, kept)));
@@ -139,19 +139,19 @@ impl Shared {
             .ok()
     }
 
-    fn begin(&self, stack: &mut dyn Repeat, mut message: InHand, kept: &mut Kept) -> Begun {
+    fn begin(&self, stack: &mut dyn Repeat, mut message: InFlight, kept: &mut Kept) -> Begun {
         let is_first = message.key.as_mut().is_none_or(KeyTurn::is_first);
         // Its success would have something to wait for.
         if !is_first || self.may_have_letter(&message.delivery) {
             return Begun::Waits(Box::new(message));
         }
-        let Some(own) = kept.turn.take().or_else(|| self.probation.runs().turn_now()) else {
+        let Some(own) = kept.turn.take().or_else(|| self.suspects.runs().turn_now()) else {
             return Begun::Waits(Box::new(message));
         };
         let Some(ticket) = message.ticket.take() else { return Begun::Waits(Box::new(message)) };
         // Whoever goes on polls at once, with a waker of its own.
         let mut context = Context::from_waker(Waker::noop());
-        let runs = self.probation.runs();
+        let runs = self.suspects.runs();
         let is_ordered = message.key.is_some();
         let hand = Hand::again(kept.hand.take(), &self.run_loop, ticket, is_ordered, runs);
         message.delivery = message.delivery.with_extension(Arc::clone(&hand));
@@ -171,7 +171,7 @@ impl Shared {
         };
         hand.judge(&disposition);
         let outcome = self.will_be(&message.delivery, &disposition);
-        let InHand { delivery, mut settle, key, place, .. } = message;
+        let InFlight { delivery, mut settle, key, place, .. } = message;
         if let Some(settled) = settle.settle_now(&disposition) {
             (kept.turn, kept.hand) = (Some(own), Some(hand));
             let outcome = self.settled(settled, outcome, &delivery);
@@ -193,7 +193,7 @@ impl Shared {
 }
 
 /// Given back, it would be overtaken by the next of its key.
-fn waits_here(message: &InHand, settlement: &Settlement) -> bool {
+fn waits_here(message: &InFlight, settlement: &Settlement) -> bool {
     message.key.is_some() && matches!(settlement.disposition(), Disposition::Deferred { .. })
 }
 

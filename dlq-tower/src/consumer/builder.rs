@@ -5,8 +5,8 @@ use std::time::Duration;
 use dlq_core::outbox::Outboxes;
 use dlq_core::store::{BoxSink, BoxStore, Claims, Schedule, Store};
 use dlq_core::{
-    BoxCrashMarks, BoxRetryLane, Capabilities, CrashMarks, Ordering, RetryLane, SharedClock, Sink,
-    Source, SystemClock,
+    BoxCrashMarks, BoxRetryQueue, Capabilities, CrashMarks, Ordering, RetryQueue, SharedClock,
+    Sink, Source, SystemClock,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -19,10 +19,10 @@ use crate::InvalidConfig;
 use crate::audit::{AuditLayer, audit};
 use crate::dead_letter::DeadLetterLayer;
 use crate::handler::Handles;
-use crate::idempotency::Upkeep;
+use crate::idempotency::KeyJanitor;
 use crate::metrics::{MetricsLayer, Recorder};
 use crate::stage::{IsSettlement, RouteError};
-use crate::store_lane::{StoreLane, WakingLane};
+use crate::store_source::{StoreSource, WakingRetryQueue};
 use crate::trace::TraceLayer;
 
 type Complete = Box<dyn FnOnce(DeadLetterLayer, AuditLayer, Recorder) -> Program + Send>;
@@ -41,7 +41,7 @@ enum Work {
 /// Settings that the run loop reads.
 #[derive(Debug)]
 pub(super) struct Settings {
-    pub(super) max_in_hand: usize,
+    pub(super) max_in_flight: usize,
     pub(super) shutdown_deadline: Duration,
     pub(super) outage: Option<OutagePolicy>,
     pub(super) suspect_after: u32,
@@ -56,7 +56,7 @@ pub(super) struct Settings {
     pub(super) outboxes: Option<Outboxes>,
     pub(super) clock: SharedClock,
     /// Beside that of the handlers.
-    pub(super) upkeep: Vec<Upkeep>,
+    pub(super) key_janitors: Vec<KeyJanitor>,
 }
 
 /// Builds a [`Consumer`]: at once for a source ([`build`](Self::build)), or opening what a transport describes
@@ -67,7 +67,7 @@ pub struct ConsumerBuilder<From = Given> {
     work: Work,
     store: Option<BoxStore>,
     sink: Option<BoxSink>,
-    retry_lane: Option<BoxRetryLane>,
+    retry_queue: Option<BoxRetryQueue>,
     routing: Option<Routing>,
     audit: bool,
     recorder: Recorder,
@@ -97,7 +97,7 @@ impl<From> ConsumerBuilder<From> {
             work: Work::None,
             store: None,
             sink: None,
-            retry_lane: None,
+            retry_queue: None,
             routing: None,
             audit: false,
             recorder: Recorder::new(),
@@ -105,7 +105,7 @@ impl<From> ConsumerBuilder<From> {
             poll: Duration::from_secs(1),
             owner: String::new(),
             settings: Settings {
-                max_in_hand: 256,
+                max_in_flight: 256,
                 shutdown_deadline: Duration::from_secs(25),
                 outage: Some(OutagePolicy::new()),
                 suspect_after: 3,
@@ -116,7 +116,7 @@ impl<From> ConsumerBuilder<From> {
                 schedule: None,
                 outboxes: None,
                 clock: SystemClock::shared(),
-                upkeep: Vec::new(),
+                key_janitors: Vec::new(),
             },
         }
     }
@@ -137,9 +137,9 @@ impl<From> ConsumerBuilder<From> {
     }
 
     /// Sets a complete stack, composed by hand, which handles all messages under one name. What
-    /// [`sink`](Self::sink) and [`retry_lane`](Self::retry_lane) would say is in the stack already.
+    /// [`sink`](Self::sink) and [`retry_queue`](Self::retry_queue) would say is in the stack already.
     ///
-    /// The outage protection sees how messages of such a stack ended, but cannot keep those that were in hand when it
+    /// The outage protection sees how messages of such a stack ended, but cannot keep those that were in flight when it
     /// opened from being written.
     pub fn stack<S>(mut self, stack: S, name: impl Into<Arc<str>>) -> Self
     where
@@ -156,13 +156,13 @@ impl<From> ConsumerBuilder<From> {
     /// forgotten, and the counts of a key start over once a message of it is dead; of a [`handler`](Self::handler) it is
     /// known. Defaults to nothing: keys are kept without end then, and a message may die of the attempts and crashes of
     /// another one with its key.
-    pub fn upkeep(mut self, keys: Upkeep) -> Self {
-        self.settings.upkeep.push(keys);
+    pub fn key_janitor(mut self, keys: KeyJanitor) -> Self {
+        self.settings.key_janitors.push(keys);
         self
     }
 
     /// Sets the store: it takes the dead letters, keeps messages that wait long for a retry unless there is another
-    /// [retry lane](Self::retry_lane), what is due in it comes back to the handler, and it keeps the
+    /// [retry queue](Self::retry_queue), what is due in it comes back to the handler, and it keeps the
     /// [crash marks](Self::crash_marks) unless others do.
     pub fn dead_letters(mut self, store: impl Store + Clone) -> Self {
         self.settings.marks.get_or_insert_with(|| BoxCrashMarks::new(store.clone()));
@@ -187,8 +187,8 @@ impl<From> ConsumerBuilder<From> {
     /// Sets where messages wait for an attempt that is too far away to be waited for in the process. Defaults to the
     /// store; without one, to the broker, which forgets the attempts: such a message is tried again and again, and never
     /// dies. [`build`](Self::build) warns where a policy comes to that.
-    pub fn retry_lane(mut self, lane: impl RetryLane) -> Self {
-        self.retry_lane = Some(BoxRetryLane::new(lane));
+    pub fn retry_queue(mut self, queue: impl RetryQueue) -> Self {
+        self.retry_queue = Some(BoxRetryQueue::new(queue));
         self
     }
 
@@ -227,14 +227,14 @@ impl<From> ConsumerBuilder<From> {
         self
     }
 
-    /// Sets how many messages are in hand at most, those that wait included. A quarter of it at most waits for an
+    /// Sets how many messages are in flight at most, those that wait included. A quarter of it at most waits for an
     /// idempotency key in flight, and half of it for a retry, unless they have an order key: with one, choose more than
     /// one key brings while a message of it is retried. Defaults to 256.
     ///
     /// How many attempts run at once is said per handler, by a permit inside retry: see
     /// [`concurrency`](crate::concurrency).
-    pub fn max_in_hand(mut self, messages: usize) -> Self {
-        self.settings.max_in_hand = messages;
+    pub fn max_in_flight(mut self, messages: usize) -> Self {
+        self.settings.max_in_flight = messages;
         self
     }
 
@@ -290,8 +290,8 @@ impl<From> ConsumerBuilder<From> {
 
     pub(super) fn check_settings(&self) -> Result<(), InvalidConfig> {
         let settings = &self.settings;
-        if settings.max_in_hand == 0 {
-            return Err(InvalidConfig::consumer("max_in_hand is 0; it must be at least 1"));
+        if settings.max_in_flight == 0 {
+            return Err(InvalidConfig::consumer("max_in_flight is 0; it must be at least 1"));
         }
         if settings.suspect_after < 2 {
             let found = settings.suspect_after;
@@ -332,7 +332,7 @@ impl<From> ConsumerBuilder<From> {
     }
 
     pub(super) fn lacks_retry_queue(&self) -> bool {
-        matches!(self.work, Work::Handler { .. }) && self.retry_lane.is_none()
+        matches!(self.work, Work::Handler { .. }) && self.retry_queue.is_none()
     }
 
     /// True unless crash marks were given, by themselves or with a store.
@@ -346,7 +346,7 @@ impl<From> ConsumerBuilder<From> {
             work: self.work,
             store: self.store,
             sink: self.sink,
-            retry_lane: self.retry_lane,
+            retry_queue: self.retry_queue,
             routing: self.routing,
             audit: self.audit,
             recorder: self.recorder,
@@ -377,7 +377,7 @@ impl ConsumerBuilder {
     pub fn build(self) -> Result<Consumer, InvalidConfig> {
         self.check()?;
         self.warn();
-        let Self { from, work, store, sink, retry_lane, routing, mut settings, .. } = self;
+        let Self { from, work, store, sink, retry_queue, routing, mut settings, .. } = self;
         let Given { mut feed, source } = from;
         settings.counts_stops = source.counts_stops;
         settings.dead_letters = match (&work, &store) {
@@ -387,53 +387,53 @@ impl ConsumerBuilder {
             (_, None) => settings.dead_letters,
         };
         let clock = settings.clock.clone();
-        let lane_of = |naming: &dyn Naming| {
+        let source_of = |naming: &dyn Naming| {
             let names = naming.names();
-            let lane = |store: &BoxStore| {
-                StoreLane::new(store.clone(), names.iter().map(|name| &**name))
+            let queue = |store: &BoxStore| {
+                StoreSource::new(store.clone(), names.iter().map(|name| &**name))
                     .lease(self.claim_lease)
                     .poll(self.poll)
                     .owner(self.owner)
                     .recorder(self.recorder.clone())
                     .clock(clock.clone())
             };
-            store.as_ref().map(lane)
+            store.as_ref().map(queue)
         };
         let (noting, writer) = match store.clone().filter(|_| self.audit).map(audit) {
             Some((layer, writer)) => (layer.with_clock(clock.clone()), Some(writer)),
             None => (AuditLayer::off(), None),
         };
-        let (mut program, lane) = match work {
+        let (mut program, queue) = match work {
             Work::None => return Err(missing_handler()),
             Work::Stack(program) => {
-                let lane = lane_of(&*program.naming);
-                (program, lane)
+                let queue = source_of(&*program.naming);
+                (program, queue)
             }
             Work::Handler { naming, complete } => {
-                let lane = lane_of(&*naming);
+                let queue = source_of(&*naming);
                 let Some(sink) = sink.or_else(|| store.clone().map(BoxSink::new)) else {
                     return Err(missing_sink());
                 };
                 let mut layer = DeadLetterLayer::new(sink).with_clock(clock);
-                if let Some(retry_lane) = retry_lane {
-                    layer = layer.retry_lane(retry_lane);
-                } else if let (Some(store), Some(lane)) = (&store, &lane) {
-                    layer = layer.retry_lane(WakingLane::new(store.clone(), lane.waker()));
+                if let Some(retry_queue) = retry_queue {
+                    layer = layer.retry_queue(retry_queue);
+                } else if let (Some(store), Some(queue)) = (&store, &queue) {
+                    layer = layer.retry_queue(WakingRetryQueue::new(store.clone(), queue.waker()));
                 }
                 if let Some(adjust) = routing {
                     layer = adjust(layer);
                 }
-                if !layer.has_retry_lane() {
-                    warn_of_endless(&naming.escalates());
+                if !layer.has_retry_queue() {
+                    warn_of_endless(&naming.uses_retry_queue());
                 }
-                (complete(layer, noting, self.recorder), lane)
+                (complete(layer, noting, self.recorder), queue)
             }
         };
         if let Some(identity) = store.as_ref().and_then(Claims::store_identity) {
             program.take_names(&identity)?;
         }
-        feed.yields_to(Arc::new(Addressees(Arc::clone(&program.naming))));
-        Ok(Consumer::new(feed, program, lane, store, writer, settings))
+        feed.bind(Arc::new(Addressees(Arc::clone(&program.naming))));
+        Ok(Consumer::new(feed, program, queue, store, writer, settings))
     }
 
     /// Tells of what can be done without, until it is needed.
@@ -451,9 +451,9 @@ impl ConsumerBuilder {
         let naming = match &self.work {
             Work::None => return Err(missing_handler()),
             Work::Stack(program) => {
-                if self.sink.is_some() || self.retry_lane.is_some() || self.routing.is_some() {
+                if self.sink.is_some() || self.retry_queue.is_some() || self.routing.is_some() {
                     return Err(InvalidConfig::consumer(
-                        "`stack` has its own dead-letter routing; `sink`, `retry_lane` and `routing` go with `handler`",
+                        "`stack` has its own dead-letter routing; `sink`, `retry_queue` and `routing` go with `handler`",
                     ));
                 }
                 &program.naming
@@ -493,8 +493,8 @@ fn warn_of_endless(names: &[Arc<str>]) {
     for name in names {
         tracing::warn!(
             handler = &**name,
-            "its retries are further apart than its hold limit, and nothing keeps them: the broker forgets the attempts, so that \
-             a message that goes on failing never dies; add `retry_lane(…)`, or a store (`dead_letters`)"
+            "its retries are further apart than its limit of in-process delays, and nothing keeps them: the broker forgets the attempts, so that \
+             a message that goes on failing never dies; add `retry_queue(…)`, or a store (`dead_letters`)"
         );
     }
 }

@@ -54,7 +54,7 @@ impl Shared {
         let delivery = &*delivery;
         let crashed = matches!(&*disposition, Disposition::Dead(letter) if letter.reason == Reason::MaxCrashes);
         let over = async {
-            for keys in self.program.upkeep_for(delivery).iter().chain(&self.upkeep) {
+            for keys in self.program.key_janitors_for(delivery).iter().chain(&self.key_janitors) {
                 // A claim of its own that was lost, with a process or with the answer of the store, ends with its lease.
                 let mut waited = false;
                 for is_last in [false, false, true] {
@@ -94,7 +94,7 @@ impl Shared {
                 Ok(())
             }
             () = self.abort.cancelled() => {
-                self.probation.gave_back(delivery);
+                self.suspects.gave_back(delivery);
                 let unmark = async {
                     if let Some(unmark) = self.refuted(*marked, delivery, Outcome::Unsettled, false) {
                         let _ = timeout(UNMARKING, self.unmark(unmark)).await;

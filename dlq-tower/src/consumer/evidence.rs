@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use dlq_core::store::{BoxStore, Dispatch as _};
-use dlq_core::{Death, Delivery, Lane};
+use dlq_core::{Death, DeliveredFrom, Delivery};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::health::report;
-use super::probation::death_of;
+use super::suspects::death_of;
 use crate::backoff::Growing;
 
 /// Number of successes that wait to be told.
@@ -47,7 +47,7 @@ impl Evidence {
     #[inline]
     pub(super) fn note(&self, delivery: &Delivery) {
         // What the store handed out itself, it is told of by its claim.
-        if delivery.generation() > 0 && delivery.lane() != Lane::Store {
+        if delivery.generation() > 0 && delivery.delivered_from() != DeliveredFrom::Store {
             self.send(delivery);
         }
     }

@@ -22,7 +22,7 @@ use super::health::{Part, Reporter, report};
 use super::outage::Ticket;
 use super::room::Room;
 use crate::backoff::Growing;
-use crate::store_lane::StoreLane;
+use crate::store_source::StoreSource;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 type Handed = (Delivery, SettleOnce);
@@ -38,7 +38,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A source, erased.
 pub(super) trait Feed: fmt::Debug + Send {
     /// Sets the handlers that the messages are for.
-    fn yields_to(&mut self, _recipients: Arc<dyn Recipients>) {}
+    fn bind(&mut self, _recipients: Arc<dyn Recipients>) {}
 
     fn next(&mut self) -> BoxFuture<'_, Fetched>;
 
@@ -49,13 +49,13 @@ pub(super) trait Feed: fmt::Debug + Send {
 
     fn close(&mut self) -> BoxFuture<'_, ()>;
 
-    /// Returns the time for which it may go without a request until it has to [`keep`](Self::keep) what it holds.
-    fn patience(&self) -> Option<Duration> {
+    /// Returns the time for which it may go without a request until it has to [`keep_alive`](Self::keep_alive) what it holds.
+    fn keep_alive_interval(&self) -> Option<Duration> {
         None
     }
 
     /// Sees that what it has fetched and not yielded is not lost while nobody asks: it is given back or stays.
-    fn keep(&mut self) -> BoxFuture<'_, ()> {
+    fn keep_alive(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
     }
 }
@@ -75,8 +75,8 @@ impl<S> Main<S> {
 }
 
 impl<S: Source> Feed for Main<S> {
-    fn yields_to(&mut self, recipients: Arc<dyn Recipients>) {
-        self.source.yields_to(recipients);
+    fn bind(&mut self, recipients: Arc<dyn Recipients>) {
+        self.source.bind(recipients);
     }
 
     fn next(&mut self) -> BoxFuture<'_, Fetched> {
@@ -110,12 +110,12 @@ impl<S: Source> Feed for Main<S> {
         Box::pin(self.source.close())
     }
 
-    fn patience(&self) -> Option<Duration> {
-        self.source.patience()
+    fn keep_alive_interval(&self) -> Option<Duration> {
+        self.source.keep_alive_interval()
     }
 
-    fn keep(&mut self) -> BoxFuture<'_, ()> {
-        Box::pin(self.source.keep())
+    fn keep_alive(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(self.source.keep_alive())
     }
 }
 
@@ -126,9 +126,9 @@ fn once((delivery, settle): (Delivery, impl Settle)) -> Handed {
 
 /// Letters that are due in the store.
 #[derive(Debug)]
-pub(super) struct Lane<C>(pub(super) StoreLane<C>);
+pub(super) struct DeliveredFrom<C>(pub(super) StoreSource<C>);
 
-impl<C: Claims + Clone> Feed for Lane<C> {
+impl<C: Claims + Clone> Feed for DeliveredFrom<C> {
     fn next(&mut self) -> BoxFuture<'_, Fetched> {
         Box::pin(async { Ok(self.0.next().await?.map(once)) })
     }
@@ -137,12 +137,12 @@ impl<C: Claims + Clone> Feed for Lane<C> {
         Box::pin(self.0.close())
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn keep_alive_interval(&self) -> Option<Duration> {
         // A lease that ended in our hands would count as a crash.
-        Some(self.0.patience())
+        Some(self.0.keep_alive_interval())
     }
 
-    fn keep(&mut self) -> BoxFuture<'_, ()> {
+    fn keep_alive(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(self.0.give_back())
     }
 }
@@ -243,12 +243,12 @@ impl Fetching {
                 permit
             });
             let permit = loop {
-                let patience = feed.patience();
+                let patience = feed.keep_alive_interval();
                 tokio::select! {
                     biased;
                     () = &mut stopped => break 'fetching End::Stopped,
                     permit = &mut admitted => break permit,
-                    () = maybe(patience) => feed.keep().await,
+                    () = maybe(patience) => feed.keep_alive().await,
                 }
             };
             // It is never closed.
@@ -303,7 +303,7 @@ impl Fetching {
                 }
                 Ok(None) => break End::Exhausted,
                 // Whatever a store says may be set right while this process lives: a table that is gone, a right that is missing.
-                Err(error) if error.is_transient() || part == Part::StoreLane => {
+                Err(error) if error.is_transient() || part == Part::StoreSource => {
                     failing = true;
                     health.failing(part, Some(report(&error)));
                     if error.kind() == TransportErrorKind::Corrupt {
@@ -438,11 +438,11 @@ mod tests {
             self.0.next().await
         }
 
-        fn patience(&self) -> Option<Duration> {
+        fn keep_alive_interval(&self) -> Option<Duration> {
             Some(Duration::from_secs(1))
         }
 
-        async fn keep(&mut self) {
+        async fn keep_alive(&mut self) {
             self.1.fetch_add(1, Ordering::AcqRel);
         }
 

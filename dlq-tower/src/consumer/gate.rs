@@ -169,7 +169,7 @@ impl Gate {
             self.health.route_failed(why);
             let now = Instant::now();
             match routing.until {
-                // Messages that were in hand together fail together: that is one failure, not many.
+                // Messages that were in flight together fail together: that is one failure, not many.
                 Some(until) if until > now => until - now,
                 _ => {
                     let pause = routing.pause.next();
@@ -252,12 +252,12 @@ mod tests {
         assert_eq!(shown(), 0.0);
         gate.routing_failed("the store is down".to_owned());
         let mut main = Box::pin(gate.admit());
-        let mut lane = Box::pin(gate.admit());
-        assert!(poll!(&mut main).is_pending() && poll!(&mut lane).is_pending());
+        let mut queue = Box::pin(gate.admit());
+        assert!(poll!(&mut main).is_pending() && poll!(&mut queue).is_pending());
         assert_eq!(shown(), 1.0);
-        drop(lane);
+        drop(queue);
         assert_eq!(shown(), 1.0, "the other waits");
-        // As a stop does, or a lane whose patience has passed.
+        // As a stop does, or a queue whose patience has passed.
         drop(main);
         assert_eq!(shown(), 0.0);
         gate.admit().await;

@@ -9,16 +9,16 @@ use dlq_core::{Disposition, Settle as _};
 
 use super::at_once::Settles;
 use super::lease::Leased;
-use super::message::{InHand, Running, Shared, handle};
+use super::message::{InFlight, Running, Shared, handle};
 use super::report::Fate;
 
 /// Runs the stack to its end, and settles the message.
 pub(super) fn go_on(
     shared: Arc<Shared>,
-    message: InHand,
+    message: InFlight,
     running: Running,
 ) -> impl Future<Output = Fate> + Send {
-    let InHand { delivery, mut settle, key, since, place, .. } = message;
+    let InFlight { delivery, mut settle, key, since, place, .. } = message;
     let Running { stack, hand } = running;
     async move {
         let ended = {
@@ -68,7 +68,7 @@ pub(super) fn go_on(
             let wait = Some(*after);
             drop(turn);
             let message =
-                InHand { delivery, settle, ticket: None, key, unread: None, since, place };
+                InFlight { delivery, settle, ticket: None, key, unread: None, since, place };
             return Box::pin(handle(shared, message, wait, route_errors)).await;
         }
         let outcome = shared.will_be(&delivery, &ran.disposition);

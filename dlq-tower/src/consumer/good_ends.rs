@@ -12,27 +12,27 @@
 
 use std::time::Duration;
 
-use dlq_core::{CrashMarks as _, Delivery, Disposition, Lane, Settle as _, SettleOnce};
+use dlq_core::{CrashMarks as _, DeliveredFrom, Delivery, Disposition, Settle as _, SettleOnce};
 use tokio::time::timeout;
 
 use super::message::{Shared, UNMARKING};
-use super::probation::{Suspicion, death_of};
 use super::report::Outcome;
+use super::suspects::{Suspicion, death_of};
 
 impl Shared {
     /// Returns true if `delivery` is a suspect, also by what stopped processes have told of it.
     pub(super) async fn suspicion(&self, delivery: &Delivery) -> Suspicion {
         if let Some(marks) = &self.marks
             && self.counts_stops
-            && self.probation.is_unexplained(delivery)
+            && self.suspects.is_unexplained(delivery)
         {
             let letter = death_of(delivery).letter;
             // Where it is not known, the message is a suspect.
             if let Ok(ends) = marks.explained(letter).await {
-                self.probation.heard_of(letter, ends);
+                self.suspects.heard_of(letter, ends);
             }
         }
-        self.probation.suspect(delivery)
+        self.suspects.suspect(delivery)
     }
 
     /// Tells the next process that `delivery` ended in good order, if it would be a suspect there.
@@ -45,7 +45,7 @@ impl Shared {
         }
         let letter = death_of(delivery).letter;
         let tell = async {
-            for _ in 0..self.probation.untold(delivery) {
+            for _ in 0..self.suspects.untold(delivery) {
                 if marks.explain(letter).await.is_err() {
                     return;
                 }
@@ -58,7 +58,7 @@ impl Shared {
     pub(super) async fn forget_good_ends(&self, delivery: &Delivery) {
         let Some(marks) = &self.marks else { return };
         let letter = death_of(delivery).letter;
-        if self.probation.has_heard_of(letter) {
+        if self.suspects.has_heard_of(letter) {
             let _ = marks.forget_explained(letter).await;
         }
     }
@@ -66,14 +66,14 @@ impl Shared {
     /// Returns how a message has ended whose run was cut off by a stop: that is no crash. A letter is given back, since its claim
     /// would count one when its lease ends.
     pub(super) async fn cut_off(&self, settle: SettleOnce, delivery: &Delivery) -> Outcome {
-        if delivery.lane() == Lane::Store {
+        if delivery.delivered_from() == DeliveredFrom::Store {
             let now = Disposition::Deferred { after: Duration::ZERO };
             return match timeout(UNMARKING, settle.settle(now)).await {
                 Ok(settled) => self.settled(settled, Outcome::Deferred, delivery),
                 Err(_) => Outcome::Unsettled,
             };
         }
-        self.probation.gave_back(delivery);
+        self.suspects.gave_back(delivery);
         // Unsettled, so that it comes again when its lease ends: what it did elsewhere may need as long to end.
         self.explain(delivery).await;
         Outcome::Unsettled

@@ -11,8 +11,8 @@ use std::time::Duration;
 use dlq_core::{Attempt, Cause, Delivery, Disposition, ErrorClass, Failure, History, Reason};
 
 use super::outage::{Ruling, Signal, Ticket};
-use super::probation::{Runs, Suspicion, Turn};
 use super::suspect::{NotRun, Suspect};
+use super::suspects::{Runs, Suspicion, Turn};
 use crate::retry::RunLoop;
 use crate::stage::{Done, GivenUp, Postponed, Verdict};
 
@@ -55,7 +55,7 @@ struct Held {
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The run that `delivery` is of, where a [`Consumer`](super::Consumer) has it in hand.
+/// The run that `delivery` is of, where a [`Consumer`](super::Consumer) has it in flight.
 #[inline]
 pub(crate) fn of(delivery: &Delivery) -> Option<&Hand> {
     delivery.extension()
@@ -305,7 +305,7 @@ impl Hand {
         ticket.passed(match disposition {
             Disposition::Succeeded | Disposition::Duplicate => Signal::Success,
             Disposition::Dead(letter) if letter.class == ErrorClass::Transient => Signal::Failure,
-            Disposition::Escalated { .. } => Signal::Failure,
+            Disposition::DelayedRetry { .. } => Signal::Failure,
             _ => Signal::Neutral,
         });
     }
@@ -412,17 +412,17 @@ mod tests {
     use super::super::OutagePolicy;
     use super::super::gate::Gate;
     use super::super::health::Reporter;
-    use super::super::probation::Probation;
+    use super::super::suspects::Suspects;
     use super::*;
 
     /// A handler may keep its delivery for as long as it likes, also in a task of its own.
     #[test]
     fn g4_a_run_that_is_cut_off_holds_up_nobody_whoever_keeps_its_delivery() {
-        let (gate, probation) = (
+        let (gate, suspects) = (
             Gate::new(Some(OutagePolicy::new()), Reporter::new(), Gauge::noop()),
-            Probation::new(3, false),
+            Suspects::new(3, false),
         );
-        let (run_loop, runs) = (Arc::new(RunLoop::new(CancellationToken::new())), probation.runs());
+        let (run_loop, runs) = (Arc::new(RunLoop::new(CancellationToken::new())), suspects.runs());
         let hand =
             Hand::new(&run_loop, gate.ticket(), (false, None), runs, (runs.turn_now(), None));
         let origin = Origin::new("memory", "orders", Position::Offset(1));

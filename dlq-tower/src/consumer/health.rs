@@ -14,7 +14,7 @@ pub enum RunState {
     Ready,
     /// It fetches and handles.
     Running,
-    /// It fetches no more and finishes what it has in hand.
+    /// It fetches no more and finishes what it has in flight.
     Draining,
     /// It has ended.
     Stopped,
@@ -27,7 +27,7 @@ pub enum Part {
     /// Fetches from the source.
     Source,
     /// Claims what is due in the store.
-    StoreLane,
+    StoreSource,
     /// Runs the automatic schedule.
     Schedule,
     /// Counts the letters that wait.
@@ -39,7 +39,7 @@ pub enum Part {
     /// Tells the store of letters that were sent back and handled.
     Evidence,
     /// Forgets idempotency keys that were kept long enough.
-    Upkeep,
+    Janitor,
     /// The run itself: all of the others.
     Run,
 }
@@ -48,13 +48,13 @@ impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Source => "source",
-            Self::StoreLane => "store lane",
+            Self::StoreSource => "store source",
             Self::Schedule => "automatic schedule",
             Self::Gauges => "gauges",
             Self::Audit => "processing audit",
             Self::Dispatcher => "dispatcher",
             Self::Evidence => "evidence of replays",
-            Self::Upkeep => "upkeep of idempotency keys",
+            Self::Janitor => "maintenance of idempotency keys",
             Self::Run => "run",
         })
     }
@@ -179,7 +179,7 @@ impl Reporter {
     /// Sets or clears the error of a part.
     pub(super) fn failing(&self, part: Part, why: Option<String>) {
         match part {
-            Part::StoreLane => self.change(|health| &mut health.store_error, why),
+            Part::StoreSource => self.change(|health| &mut health.store_error, why),
             Part::Schedule => self.change(|health| &mut health.schedule_error, why),
             _ => self.change(|health| &mut health.source_error, why),
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use metrics::Gauge;
 use tokio::sync::oneshot;
 
-/// The keys that are in hand, each with its last message. Bounded by what is in hand.
+/// The keys that are in flight, each with its last message. Bounded by what is in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Keys(Arc<Lines>);
 
@@ -66,7 +66,7 @@ impl Keys {
                 tracing::warn!(
                     waiting = tails.waiting,
                     keys = tails.last.len(),
-                    "many messages in hand wait for an earlier one of their key; when there is no more room, nothing is fetched until it has ended"
+                    "many messages in flight wait for an earlier one of their key; when there is no more room, nothing is fetched until it has ended"
                 );
             }
         }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::stage::{NEVER, instant_after};
 
-/// The settle handle of a message in hand, whose lease is extended while something is done about the message.
+/// The settle handle of a message in flight, whose lease is extended while something is done about the message.
 #[derive(Debug)]
 pub(super) struct Leased {
     settle: SettleOnce,
@@ -74,7 +74,7 @@ impl Leased {
                 Err(error) if error.kind() == TransportErrorKind::Lost => {
                     tracing::warn!(
                         %error,
-                        "the lease of a message was lost while it was in hand: it may run elsewhere as well"
+                        "the lease of a message was lost while it was in flight: it may run elsewhere as well"
                     );
                     self.is_lost = true;
                     return Lost;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlq_core::idempotency::Release;
 use dlq_core::store::BoxStore;
 use dlq_core::{
-    BoxCrashMarks, CrashMarks, Death, Delivery, Disposition, Failure, Lane, SettleOnce,
+    BoxCrashMarks, CrashMarks, Death, DeliveredFrom, Delivery, Disposition, Failure, SettleOnce,
     SharedClock, StoreError, TransportError,
 };
 use metrics::{Counter, Gauge};
@@ -23,11 +23,11 @@ use super::health::report;
 use super::keys::KeyTurn;
 use super::lease::{Leased, Lost};
 use super::outage::Ticket;
-use super::probation::{Owed, Probation, Suspicion, Turn, death_of};
 use super::report::{Fate, Outcome};
 use super::stack::{Ended, Program, Settling};
 use super::suspect::{NotRun, Suspect};
-use crate::idempotency::Upkeep;
+use super::suspects::{Owed, Suspects, Suspicion, Turn, death_of};
+use crate::idempotency::KeyJanitor;
 use crate::retry::RunLoop;
 use crate::stage::RouteError;
 
@@ -40,11 +40,11 @@ pub(super) const UNMARKING: Duration = Duration::from_millis(500);
 pub(super) struct Shared {
     pub(super) program: Program,
     /// Keepers of the idempotency keys of a stack that was composed by hand.
-    pub(super) upkeep: Vec<Upkeep>,
+    pub(super) key_janitors: Vec<KeyJanitor>,
     /// True if any message has an idempotency key.
     pub(super) has_keys: bool,
     pub(super) gate: Arc<Gate>,
-    pub(super) probation: Probation,
+    pub(super) suspects: Suspects,
     pub(super) marks: Option<BoxCrashMarks>,
     /// The store in which letters of handled messages are looked for.
     pub(super) letters: Option<BoxStore>,
@@ -62,8 +62,8 @@ pub(super) struct Shared {
     pub(super) clock: SharedClock,
 }
 
-/// A message in hand.
-pub(super) struct InHand {
+/// A message in flight.
+pub(super) struct InFlight {
     pub(super) delivery: Delivery,
     pub(super) settle: SettleOnce,
     /// Until it runs.
@@ -89,7 +89,7 @@ pub(super) struct Running {
     pub(super) hand: Ending,
 }
 
-/// Counts a message as in hand while it lives.
+/// Counts a message as in flight while it lives.
 pub(super) struct Counted(Gauge);
 
 impl Counted {
@@ -149,11 +149,11 @@ pub(super) struct Unmark {
 /// Handles a message, after a wait that it has begun to spend here, and settles it.
 pub(super) async fn handle(
     shared: Arc<Shared>,
-    message: InHand,
+    message: InFlight,
     mut wait: Option<Duration>,
     mut route_errors: u32,
 ) -> Fate {
-    let InHand { mut delivery, settle, mut ticket, mut key, unread, since, place: _place } =
+    let InFlight { mut delivery, settle, mut ticket, mut key, unread, since, place: _place } =
         message;
     let shared = &shared;
     let mut settle = Leased::new(settle, since);
@@ -188,7 +188,7 @@ pub(super) async fn handle(
                 }
             };
             let suspicion = shared.suspicion(&delivery).await;
-            (ticket, suspicion, shared.probation.runs().turn(suspicion).await)
+            (ticket, suspicion, shared.suspects.runs().turn(suspicion).await)
         };
         // Pinned where they are: futures of this size are not worth moving.
         let begun = {
@@ -327,8 +327,8 @@ impl Shared {
                 Ok(begun) => {
                     let known = delivery.crashes();
                     marked.death = Some(death);
-                    let crashes = self.probation.crashes(death, begun);
-                    let is_stored = delivery.lane() == Lane::Store;
+                    let crashes = self.suspects.crashes(death, begun);
+                    let is_stored = delivery.delivered_from() == DeliveredFrom::Store;
                     delivery =
                         delivery.with_crashes(if is_stored { crashes } else { crashes.max(known) });
                 }
@@ -340,7 +340,7 @@ impl Shared {
                 }
             }
         }
-        let runs = self.probation.runs();
+        let runs = self.suspects.runs();
         let hand =
             Hand::new(&self.run_loop, ticket, (ordered, unread), runs, (Some(turn), suspect));
         let hand = Ending(hand);
@@ -371,7 +371,7 @@ impl Shared {
     pub(super) async fn mark(&self, death: Death) -> Result<u32, StoreError> {
         let Some(marks) = &self.marks else { return Ok(0) };
         let begun = marks.begin(death.letter).await?;
-        Ok(self.probation.unended(death.letter, begun))
+        Ok(self.suspects.unended(death.letter, begun))
     }
 
     /// Returns the end of a run of `delivery`.
@@ -431,7 +431,7 @@ impl Shared {
     /// Returns the end of a message, unless the broker does not confirm it.
     pub(super) fn will_be(&self, delivery: &Delivery, disposition: &Disposition) -> Outcome {
         let outcome = Outcome::of(disposition);
-        if outcome != Outcome::Deferred && delivery.lane() != Lane::Store {
+        if outcome != Outcome::Deferred && delivery.delivered_from() != DeliveredFrom::Store {
             self.gate.message_over(|| death_of(delivery), outcome.is_recorded());
         }
         outcome
@@ -447,7 +447,7 @@ impl Shared {
         match settled {
             Ok(()) => {
                 if outcome == Outcome::Deferred {
-                    self.probation.gave_back(delivery);
+                    self.suspects.gave_back(delivery);
                 }
                 if outcome == Outcome::Handled
                     && let Some(evidence) = &self.evidence
@@ -455,7 +455,8 @@ impl Shared {
                     evidence.note(delivery);
                 }
                 // The record of a letter is its row, which the settlement has written.
-                if outcome != Outcome::Deferred && delivery.lane() == Lane::Store {
+                if outcome != Outcome::Deferred && delivery.delivered_from() == DeliveredFrom::Store
+                {
                     self.gate.message_over(|| death_of(delivery), outcome.is_recorded());
                 }
                 outcome
@@ -484,7 +485,7 @@ impl Shared {
         match ended {
             Ok(_) => {
                 let death = death_of(delivery);
-                if let Some(Owed { left, .. }) = self.probation.owed(death.letter) {
+                if let Some(Owed { left, .. }) = self.suspects.owed(death.letter) {
                     // Who has the message next does not know of it. Apart, since it is rare, and large in memory.
                     let unmark = Unmark { death, left };
                     let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
@@ -514,9 +515,9 @@ impl Shared {
         let is_over = outcome == Outcome::Dead && is_confirmed;
         let stays = marked.convicted.filter(|_| !is_over);
         if stays.is_some() {
-            self.probation.paid(death.letter);
+            self.suspects.paid(death.letter);
         }
-        self.probation.convicted(death, stays.map(|by| (delivery.crashes(), by)));
+        self.suspects.convicted(death, stays.map(|by| (delivery.crashes(), by)));
         let left = match outcome {
             Outcome::Handled | Outcome::Dead | Outcome::Retried => 0,
             Outcome::Deferred | Outcome::Unsettled => marked.earlier,
@@ -527,9 +528,9 @@ impl Shared {
     /// Removes the mark of a run that has ended. Where that cannot be done, or is cut off, the next one does.
     pub(super) async fn unmark(&self, Unmark { death, left }: Unmark) {
         let Some(marks) = &self.marks else { return };
-        self.probation.owes(death.letter, left);
+        self.suspects.owes(death.letter, left);
         match marks.end(death.letter, left).await {
-            Ok(()) => self.probation.paid(death.letter),
+            Ok(()) => self.suspects.paid(death.letter),
             Err(error) => tracing::error!(
                 letter = %death.letter,
                 error = report(&error),

@@ -20,7 +20,7 @@
 //! }
 //! ```
 //!
-//! # A message in hand, and the death of the process
+//! # A message in flight, and the death of the process
 //!
 //! | the message | what was told to others | if the process dies now |
 //! |---|---|---|
@@ -28,7 +28,7 @@
 //! | waits for those of its key, or for its turn to run | its lease is extended | the same; no attempt is lost, for none was made |
 //! | is marked (a suspect only) | the mark is durable | it comes again, and the mark counts as a crash (G3) |
 //! | is a suspect that waits for its next attempt or for a permit, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
-//! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last escalation are forgotten, unless an idempotency store keeps them |
+//! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last delayed_retry are forgotten, unless an idempotency store keeps them |
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
 //! | is dead or postponed, and its record is written | the record is durable | it comes again and runs again: the same death writes the same letter (G2), a retry record that is there already is kept, and a success resolves the letter |
 //! | the counts of its idempotency key start over, for it is dead | its letter is durable | it comes again; a run that ends in the same death writes the same letter |
@@ -63,11 +63,11 @@
 //! have it handled twice (G6). The store is asked only where an earlier delivery ended without an explanation. Letters at a
 //! broker stay: nobody can take them back.
 //!
-//! # What is in hand is bounded
+//! # What is in flight is bounded
 //!
-//! At most [`max_in_hand`](ConsumerBuilder::max_in_hand) messages are in hand, and fetching stops there. At most half
+//! At most [`max_in_flight`](ConsumerBuilder::max_in_flight) messages are in flight, and fetching stops there. At most half
 //! of them wait in the process for a retry, whatever their handlers allow, so that the waiting never block the healthy
-//! (G4); further ones wait in the retry lane. Messages with an order key go beyond that half, for they wait here in any
+//! (G4); further ones wait in the retry queue. Messages with an order key go beyond that half, for they wait here in any
 //! case, and so do those behind them (see Order).
 //!
 //! # Order
@@ -77,10 +77,10 @@
 //! spent in the process, also when it is a deferral or when its letter cannot be written. When the message dies, the
 //! next one goes on.
 //!
-//! Those behind it in the line are in hand as well, for to give them back would be to lose their order. So one key that
+//! Those behind it in the line are in flight as well, for to give them back would be to lose their order. So one key that
 //! waits holds up the others after all once as many of its messages have come as there is room for: fetching stops until
 //! it goes on. `dlq_consumer_in_line` shows how many stand in line, and the log warns when they are half of the room. Keep
-//! the delays of ordered handlers short, and `max_in_hand` above what one key brings within the longest of them.
+//! the delays of ordered handlers short, and `max_in_flight` above what one key brings within the longest of them.
 //!
 //! A handler with an order key on a source that promises no order is refused when the consumer is built. A stop gives
 //! the message back, and those behind it; the order in which they come again is the source's. Letters that come back
@@ -144,7 +144,7 @@
 //! # Stopping
 //!
 //! On a stop the sources are closed, and what has not started or waits for a retry is given back at once, attempts
-//! kept where there is a retry lane; those of a message with an order key are forgotten, unless an idempotency store keeps
+//! kept where there is a retry queue; those of a message with an order key are forgotten, unless an idempotency store keeps
 //! them. What runs may finish until the [deadline](ConsumerBuilder::shutdown_deadline);
 //! then it is cut off and stays unsettled, which the log says; a letter from the store is given back. What was cut off did
 //! not crash: its crash mark and its claim of an idempotency key are taken back before [`run`](Consumer::run) returns, if
@@ -159,8 +159,8 @@
 //!
 //! | name | kind | labels | what |
 //! |---|---|---|---|
-//! | `dlq_consumer_in_hand` | gauge | `consumer` | messages in hand |
-//! | `dlq_consumer_in_line` | gauge | `consumer` | messages in hand that wait for an earlier one of their order key |
+//! | `dlq_consumer_in_hand` | gauge | `consumer` | messages in flight |
+//! | `dlq_consumer_in_line` | gauge | `consumer` | messages in flight that wait for an earlier one of their order key |
 //! | `dlq_consumer_paused` | gauge | `consumer` | 1 while fetching pauses |
 //! | `dlq_consumer_refused_letters` | gauge | `consumer` | messages that stay with the broker because their letters are refused |
 //! | `dlq_consumer_settle_errors_total` | counter | `consumer` | settlements that the broker did not confirm |
@@ -184,12 +184,12 @@ mod going;
 mod good_ends;
 pub(crate) mod hand;
 mod health;
+mod janitor;
 mod keys;
 mod lease;
 mod message;
 mod open;
 mod outage;
-mod probation;
 mod refused;
 mod report;
 mod resolve;
@@ -199,7 +199,7 @@ mod schedule;
 mod shutdown;
 mod stack;
 mod suspect;
-mod upkeep;
+mod suspects;
 mod window;
 
 pub use crate::InvalidConfig;
@@ -212,9 +212,9 @@ pub use report::{Ended, Report};
 pub use run::Consumer;
 pub use shutdown::{ConsumerHandle, signal};
 
-/// Messages in hand, by consumer: a gauge.
-pub const IN_HAND: &str = "dlq_consumer_in_hand";
-/// Messages in hand that wait in line for an earlier one of their order key, by consumer: a gauge.
+/// Messages in flight, by consumer: a gauge.
+pub const IN_FLIGHT: &str = "dlq_consumer_in_hand";
+/// Messages in flight that wait in line for an earlier one of their order key, by consumer: a gauge.
 pub const IN_LINE: &str = "dlq_consumer_in_line";
 /// State of fetching, by consumer: a gauge that is 1 during a pause, otherwise 0.
 pub const PAUSED: &str = "dlq_consumer_paused";

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use dlq_core::{BoxCrashMarks, BoxRetryLane, BoxSink, Transport};
+use dlq_core::{BoxCrashMarks, BoxRetryQueue, BoxSink, Transport};
 
 use super::builder::{ConsumerBuilder, Given};
 use super::run::Consumer;
@@ -51,7 +51,7 @@ struct Wanted {
 
 struct Parts {
     given: Given,
-    retry_queue: Option<BoxRetryLane>,
+    retry_queue: Option<BoxRetryQueue>,
     dead_letters: Option<BoxSink>,
     crash_marks: Option<BoxCrashMarks>,
 }
@@ -162,7 +162,7 @@ impl ConsumerBuilder<Described> {
         let mut builder = self.with_source(parts.given);
         builder.settings.transport = Some(summary);
         if let Some(queue) = parts.retry_queue {
-            builder = builder.retry_lane(queue);
+            builder = builder.retry_queue(queue);
         }
         if let Some(sink) = parts.dead_letters {
             builder = builder.sink(sink);

@@ -109,7 +109,7 @@ impl Outcome {
         match disposition {
             Disposition::Succeeded | Disposition::Duplicate => Self::Handled,
             Disposition::Dead(_) => Self::Dead,
-            Disposition::Escalated { .. } => Self::Retried,
+            Disposition::DelayedRetry { .. } => Self::Retried,
             // What is not known here is refused by the transport, and comes again.
             _ => Self::Deferred,
         }

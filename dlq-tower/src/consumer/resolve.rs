@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use dlq_core::store::rules::same_bytes;
-use dlq_core::store::{Actor, BoxStore, Letters, Mark, Selection, Upkeep};
-use dlq_core::{DeadLetter, Delivery, Filter, Lane, Status, StoreError};
+use dlq_core::store::{Actor, BoxStore, Letters, Maintenance, Mark, Selection};
+use dlq_core::{DeadLetter, DeliveredFrom, Delivery, Filter, Status, StoreError};
 use tokio::time::sleep;
 
 use super::health::report;
 use super::message::Shared;
-use super::probation::death_of;
+use super::suspects::death_of;
 use crate::backoff::Growing;
 
 /// Number of times that the store is asked before a success is settled all the same.
@@ -23,9 +23,9 @@ impl Shared {
     #[inline]
     pub(super) fn may_have_letter(&self, delivery: &Delivery) -> bool {
         delivery.deliveries() > 1
-            && delivery.lane() != Lane::Store
+            && delivery.delivered_from() != DeliveredFrom::Store
             && self.letters.is_some()
-            && (self.gate.has_failed() || !self.probation.is_explained(delivery))
+            && (self.gate.has_failed() || !self.suspects.is_explained(delivery))
     }
 
     /// Resolves the letter of a message that was handled after all.
@@ -61,7 +61,7 @@ impl Shared {
 async fn resolve(store: &BoxStore, delivery: &Delivery) -> Result<(), StoreError> {
     let death = death_of(delivery);
     let Some(letter) = store.get(death.letter).await? else { return Ok(()) };
-    let statuses = open(delivery.lane());
+    let statuses = open(delivery.delivered_from());
     let is_its_own = letter.death() == death && same_bytes(&letter.message, delivery.message());
     if !is_its_own || !statuses.contains(&letter.state.status) {
         return Ok(());
@@ -79,9 +79,9 @@ async fn resolve(store: &BoxStore, delivery: &Delivery) -> Result<(), StoreError
 
 /// The statuses in which something may still run for a letter. A retry record is open to the delivery that was to be
 /// replaced by it; to the next one it is past.
-fn open(lane: Lane) -> &'static [Status] {
-    match lane {
-        Lane::Main => &[Status::Pending, Status::Replaying, Status::Retrying],
+fn open(from: DeliveredFrom) -> &'static [Status] {
+    match from {
+        DeliveredFrom::Main => &[Status::Pending, Status::Replaying, Status::Retrying],
         _ => &[Status::Pending, Status::Replaying],
     }
 }

@@ -1,4 +1,4 @@
-//! Room for messages in hand, which all sources share.
+//! Room for messages in flight, which all sources share.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -19,27 +19,27 @@ use tokio_util::sync::CancellationToken;
 use super::at_once::{Begun, Kept, Pace};
 use super::builder::{ConsumerBuilder, Given, Settings};
 use super::evidence::evidence;
-use super::feed::{AT_ONCE, Batch, End, Feed, Fetch, Fetching, Lane, Received};
+use super::feed::{AT_ONCE, Batch, DeliveredFrom, End, Feed, Fetch, Fetching, Received};
 use super::gate::Gate;
 use super::gauges::Gauges;
 use super::going::go_on;
 use super::health::{HealthHandle, Part, Reporter, RunState, report};
+use super::janitor::{self, Purging};
 use super::keys::Keys;
-use super::message::{Counted, InHand, Place, Shared, handle};
+use super::message::{Counted, InFlight, Place, Shared, handle};
 use super::open::Described;
-use super::probation::Probation;
 use super::report::{Ended, Fate, Report};
 use super::room::Room;
 use super::schedule::Scheduling;
 use super::shutdown::{ConsumerHandle, signal};
 use super::stack::{Program, Repeat};
-use super::upkeep::{self, Purging};
-use super::{IN_HAND, IN_LINE, PAUSED, REFUSED_LETTERS, SETTLE_ERRORS_TOTAL};
+use super::suspects::Suspects;
+use super::{IN_FLIGHT, IN_LINE, PAUSED, REFUSED_LETTERS, SETTLE_ERRORS_TOTAL};
 use crate::audit::AuditWriter;
-use crate::idempotency::Upkeep;
-use crate::retry::{HoldSlots, RunLoop};
+use crate::idempotency::KeyJanitor;
+use crate::retry::{InProcessDelays, RunLoop};
 use crate::stage::with_reading;
-use crate::store_lane::StoreLane;
+use crate::store_source::StoreSource;
 
 /// Time between the deadline of a stop, when runs are cut off, and the end of tasks that do not listen.
 const GRACE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const SUSPECT: u32 = 1 + AT_ONCE as u32;
 pub struct Consumer {
     feed: Box<dyn Feed>,
     program: Program,
-    lane: Option<StoreLane<BoxStore>>,
+    queue: Option<StoreSource<BoxStore>>,
     store: Option<BoxStore>,
     audit: Option<AuditWriter<BoxStore>>,
     settings: Settings,
@@ -102,13 +102,13 @@ impl Consumer {
     pub(super) fn new(
         feed: Box<dyn Feed>,
         program: Program,
-        lane: Option<StoreLane<BoxStore>>,
+        queue: Option<StoreSource<BoxStore>>,
         store: Option<BoxStore>,
         audit: Option<AuditWriter<BoxStore>>,
         settings: Settings,
     ) -> Self {
         let stop = CancellationToken::new();
-        Self { feed, program, lane, store, audit, settings, stop, health: Reporter::new() }
+        Self { feed, program, queue, store, audit, settings, stop, health: Reporter::new() }
     }
 
     /// A handle to stop it and to see how it is.
@@ -123,7 +123,7 @@ impl Consumer {
         self.health.handle()
     }
 
-    /// Runs until `shutdown` is done, a handle says stop, or the source has ended; then finishes what is in hand. For a
+    /// Runs until `shutdown` is done, a handle says stop, or the source has ended; then finishes what is in flight. For a
     /// `CancellationToken` give its `cancelled()`.
     ///
     /// A stop ends at the latest 4 s after its deadline. A handler that blocks its thread for good cannot be ended: it is
@@ -131,11 +131,11 @@ impl Consumer {
     /// report then says one lost task and nothing else. Such a thread also keeps the runtime from ending when it is
     /// dropped; use [`Runtime::shutdown_timeout`](tokio::runtime::Runtime::shutdown_timeout), or exit the process.
     ///
-    /// When the source ends by itself, what is in hand is finished without a deadline, unless a stop is asked for.
+    /// When the source ends by itself, what is in flight is finished without a deadline, unless a stop is asked for.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is like the death of the process: what is in hand stays unsettled and comes again. To end
+    /// Dropping the future is like the death of the process: what is in flight stays unsettled and comes again. To end
     /// orderly, use `shutdown` or the handle.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Report {
         tracing::info!(
@@ -164,7 +164,7 @@ impl Consumer {
                     Ok(ended) => ended,
                     Err(_elapsed) => {
                         tracing::error!(
-                            "a handler blocks the thread of the run and cannot be ended: the run is left behind, and what it had in hand unsettled"
+                            "a handler blocks the thread of the run and cannot be ended: the run is left behind, and what it had in flight unsettled"
                         );
                         return Report { lost_tasks: 1, ..Report::new() };
                     }
@@ -236,52 +236,52 @@ struct Run {
     all_noted: CancellationToken,
     stopping: bool,
     deadline: Duration,
-    in_hand: Gauge,
+    in_flight: Gauge,
     health: Reporter,
     report: Report,
     /// Number of times that running messages were told to end.
     cuts: u32,
     /// The idempotency keys of the handlers.
-    idempotency: Vec<Upkeep>,
+    idempotency: Vec<KeyJanitor>,
 }
 
 impl Run {
     fn start(consumer: Consumer) -> Self {
-        let Consumer { feed, program, lane, store, audit, settings, stop, health } = consumer;
-        let mut idempotency = program.naming.upkeep();
-        idempotency.extend(settings.upkeep.iter().cloned());
-        upkeep::watch(&idempotency, &health);
+        let Consumer { feed, program, queue, store, audit, settings, stop, health } = consumer;
+        let mut idempotency = program.naming.key_janitors();
+        idempotency.extend(settings.key_janitors.iter().cloned());
+        janitor::watch(&idempotency, &health);
         let names = program.naming.names();
         let label = names.first().cloned().unwrap_or_default();
         let paused = gauge!(PAUSED, "consumer" => Arc::clone(&label));
         let gate = Gate::new(settings.outage, health.clone(), paused);
         let refused = gauge!(REFUSED_LETTERS, "consumer" => Arc::clone(&label));
         let gate = Arc::new(gate.showing_refused(refused, settings.clock.clone()));
-        let room = Arc::new(Room::new(settings.max_in_hand));
+        let room = Arc::new(Room::new(settings.max_in_flight));
         let (sender, received) = mpsc::unbounded_channel();
         let outboxes = settings.outboxes.zip(store.clone());
         let dispatcher = outboxes.map(|(outboxes, store)| Dispatcher::new(store, outboxes));
         let (evidence, witness) = store.clone().map(evidence).unzip();
         let stop_running = CancellationToken::new();
-        let slots = HoldSlots::new(settings.max_in_hand.div_ceil(2));
+        let slots = InProcessDelays::new(settings.max_in_flight.div_ceil(2));
         let shared = Shared {
             evidence,
             program,
-            upkeep: settings.upkeep,
+            key_janitors: settings.key_janitors,
             has_keys: !idempotency.is_empty(),
             gate: Arc::clone(&gate),
-            probation: Probation::new(settings.suspect_after, settings.marks.is_some()),
+            suspects: Suspects::new(settings.suspect_after, settings.marks.is_some()),
             marks: settings.marks,
             letters: store.clone(),
             counts_stops: settings.counts_stops,
-            run_loop: Arc::new(RunLoop::new(stop_running.clone()).slots(slots)),
+            run_loop: Arc::new(RunLoop::new(stop_running.clone()).in_process_delays(slots)),
             stop: stop_running,
             abort: CancellationToken::new(),
             settle_errors: counter!(SETTLE_ERRORS_TOTAL, "consumer" => Arc::clone(&label)),
             clock: settings.clock,
         };
         let lined_up = gauge!(IN_LINE, "consumer" => Arc::clone(&label));
-        let keys = Keys::new(lined_up, settings.max_in_hand.div_ceil(2));
+        let keys = Keys::new(lined_up, settings.max_in_flight.div_ceil(2));
         let mut run = Self {
             stack: shared.program.stack.repeat(),
             pace: Pace::default(),
@@ -296,7 +296,7 @@ impl Run {
             all_noted: CancellationToken::new(),
             stopping: false,
             deadline: settings.shutdown_deadline,
-            in_hand: gauge!(IN_HAND, "consumer" => label),
+            in_flight: gauge!(IN_FLIGHT, "consumer" => label),
             health,
             report: Report::new(),
             cuts: 0,
@@ -316,9 +316,10 @@ impl Run {
             part,
         };
         let main = fetching(feed, Part::Source);
-        let waker = lane.as_ref().map_or_else(|| Arc::new(Notify::new()), StoreLane::waker);
-        let lane =
-            lane.map(|lane| fetching(Box::new(Lane(lane.room(room.permits()))), Part::StoreLane));
+        let waker = queue.as_ref().map_or_else(|| Arc::new(Notify::new()), StoreSource::waker);
+        let queue = queue.map(|queue| {
+            fetching(Box::new(DeliveredFrom(queue.room(room.permits()))), Part::StoreSource)
+        });
         let stop = run.stop_fetching.clone();
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         let gauges = store.clone().map(|letters| Gauges {
@@ -336,8 +337,8 @@ impl Run {
         keys.retain(|keys| !keys.purges_itself());
         drop(sender);
         run.spawn(Part::Source, async { Ending::Fetch(main.run().await) });
-        if let Some(lane) = lane {
-            run.spawn(Part::StoreLane, async { Ending::Fetch(lane.run().await) });
+        if let Some(queue) = queue {
+            run.spawn(Part::StoreSource, async { Ending::Fetch(queue.run().await) });
         }
         if let Some(schedule) = schedule {
             run.spawn(Part::Schedule, async { Ending::Schedule(schedule.run().await) });
@@ -350,7 +351,7 @@ impl Run {
         }
         if !keys.is_empty() {
             let purging = Purging { keys, stop: run.stop_fetching.clone() };
-            run.spawn(Part::Upkeep, async {
+            run.spawn(Part::Janitor, async {
                 purging.run().await;
                 Ending::Done
             });
@@ -418,7 +419,7 @@ impl Run {
                 },
             }
         }
-        upkeep::give_back(&self.idempotency).await;
+        janitor::give_back(&self.idempotency).await;
         tracing::info!(report = %self.report, "the consumer has ended");
         self.health.state(RunState::Stopped);
         self.report.clone()
@@ -426,7 +427,7 @@ impl Run {
 
     /// Fetches no more, and gives back what has not started or waits.
     fn stop(&mut self) {
-        tracing::info!(in_hand = self.messages.len(), "the consumer stops");
+        tracing::info!(in_flight = self.messages.len(), "the consumer stops");
         self.stopping = true;
         self.stop_fetching.cancel();
         self.shared.stop.cancel();
@@ -436,12 +437,12 @@ impl Run {
     /// The deadline has passed: cuts off what runs; then ends what does not listen; then leaves behind what does not end,
     /// since it never lets go of its thread. Returns how long to wait until the next of these; `None` after the last.
     fn cut_off(&mut self) -> Option<Duration> {
-        let in_hand = self.messages.len();
+        let in_flight = self.messages.len();
         self.cuts += 1;
         match self.cuts {
             1 => {
                 tracing::warn!(
-                    in_hand,
+                    in_flight,
                     "the deadline of the stop has passed: what still runs is cut off, and comes again"
                 );
                 self.shared.abort.cancel();
@@ -452,10 +453,10 @@ impl Run {
             }
             _ => {
                 tracing::error!(
-                    in_hand,
+                    in_flight,
                     "handlers block their threads and cannot be ended: they are left behind, and their messages unsettled"
                 );
-                (0..in_hand).for_each(|_| self.report.count(Fate::UNSETTLED));
+                (0..in_flight).for_each(|_| self.report.count(Fate::UNSETTLED));
                 self.messages.detach_all();
                 self.parts.detach_all();
                 return None;
@@ -484,7 +485,7 @@ impl Run {
         let (mut kept, mut freed) = (Kept::default(), None);
         for next in received {
             let message = self.enter(next);
-            if !shared.probation.is_beyond_doubt(&message.delivery) {
+            if !shared.suspects.is_beyond_doubt(&message.delivery) {
                 // Those behind a suspect are not to begin before it.
                 self.pace.spare(SUSPECT);
             }
@@ -505,7 +506,7 @@ impl Run {
         true
     }
 
-    fn enter(&mut self, received: Received) -> InHand {
+    fn enter(&mut self, received: Received) -> InFlight {
         let Received { delivery, settle, since, ticket, room } = received;
         let delivery = self.shared.program.address(delivery);
         // Here, in the order of receipt; the tasks begin in any.
@@ -516,8 +517,8 @@ impl Run {
                 (None, Some(failure))
             }
         };
-        let place = Place { room, _counted: Counted::new(&self.in_hand) };
-        InHand { delivery, settle, ticket: Some(ticket), key, unread, since, place }
+        let place = Place { room, _counted: Counted::new(&self.in_flight) };
+        InFlight { delivery, settle, ticket: Some(ticket), key, unread, since, place }
     }
 
     /// `freed` is the room of those that have ended.
@@ -589,7 +590,7 @@ impl Run {
         }
     }
 
-    /// Nothing more to consume: the other parts end, what is in hand is finished.
+    /// Nothing more to consume: the other parts end, what is in flight is finished.
     fn source_ended(&mut self, ended: Ended) {
         self.report.ended = ended;
         self.stop_fetching.cancel();

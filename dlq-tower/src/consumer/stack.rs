@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use dlq_core::{Delivery, ErrorClass, Failure, Lane, Recipients};
+use dlq_core::{DeliveredFrom, Delivery, ErrorClass, Failure, Recipients};
 use futures_util::poll;
 use tower_service::Service;
 
@@ -17,7 +17,7 @@ use super::hand;
 use crate::InvalidConfig;
 use crate::catch_panic::{discard, failure_of};
 use crate::handler::{FunctionId, Handles, Taken};
-use crate::idempotency::Upkeep;
+use crate::idempotency::KeyJanitor;
 use crate::stage::{IsSettlement, RouteError, Settlement};
 
 pub(super) type Ended = Result<Settlement, RouteError>;
@@ -143,11 +143,11 @@ pub(super) trait Naming: Send + Sync {
     fn name_for(&self, delivery: &Delivery) -> Arc<str>;
     fn order_key(&self, delivery: &Delivery) -> Option<Bytes>;
     fn is_ordered(&self) -> bool;
-    fn escalates(&self) -> Vec<Arc<str>>;
+    fn uses_retry_queue(&self) -> Vec<Arc<str>>;
     fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)>;
     fn summary(&self) -> String;
-    fn upkeep(&self) -> Vec<Upkeep>;
-    fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep>;
+    fn key_janitors(&self) -> Vec<KeyJanitor>;
+    fn key_janitors_for(&self, delivery: &Delivery) -> Vec<KeyJanitor>;
 }
 
 /// Addressees that a source learns.
@@ -163,7 +163,7 @@ impl Recipients for Addressees {
         let Some(name) = self.names().into_iter().find(|known| **known == *name) else {
             return false;
         };
-        let named = delivery.clone().with_consumer(name).with_lane(Lane::Retry);
+        let named = delivery.clone().with_consumer(name).with_delivered_from(DeliveredFrom::Retry);
         let for_both = || self.0.name_for(&named) == self.0.name_for(delivery);
         guarded("name_for", delivery, for_both).unwrap_or(false)
     }
@@ -195,8 +195,8 @@ impl<H: Handles> Naming for HandlerNames<H> {
         self.0.is_ordered()
     }
 
-    fn escalates(&self) -> Vec<Arc<str>> {
-        self.0.escalates()
+    fn uses_retry_queue(&self) -> Vec<Arc<str>> {
+        self.0.uses_retry_queue()
     }
 
     fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
@@ -207,12 +207,12 @@ impl<H: Handles> Naming for HandlerNames<H> {
         self.0.summary()
     }
 
-    fn upkeep(&self) -> Vec<Upkeep> {
-        self.0.upkeep()
+    fn key_janitors(&self) -> Vec<KeyJanitor> {
+        self.0.key_janitors()
     }
 
-    fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
-        self.0.upkeep_for(delivery)
+    fn key_janitors_for(&self, delivery: &Delivery) -> Vec<KeyJanitor> {
+        self.0.key_janitors_for(delivery)
     }
 }
 
@@ -236,7 +236,7 @@ impl Naming for OneName {
         false
     }
 
-    fn escalates(&self) -> Vec<Arc<str>> {
+    fn uses_retry_queue(&self) -> Vec<Arc<str>> {
         Vec::new()
     }
 
@@ -248,11 +248,11 @@ impl Naming for OneName {
         self.0.to_string()
     }
 
-    fn upkeep(&self) -> Vec<Upkeep> {
+    fn key_janitors(&self) -> Vec<KeyJanitor> {
         Vec::new()
     }
 
-    fn upkeep_for(&self, _: &Delivery) -> Vec<Upkeep> {
+    fn key_janitors_for(&self, _: &Delivery) -> Vec<KeyJanitor> {
         Vec::new()
     }
 }
@@ -287,7 +287,7 @@ impl Program {
 
     /// The delivery as its consumer is to see it. A letter keeps the name it died under, by which it is dispatched.
     pub(super) fn address(&self, delivery: Delivery) -> Delivery {
-        if delivery.lane() == Lane::Store {
+        if delivery.delivered_from() == DeliveredFrom::Store {
             return delivery;
         }
         let name = guarded("name_for", &delivery, || self.naming.name_for(&delivery));
@@ -305,8 +305,9 @@ impl Program {
     }
 
     /// Returns the keepers of the delivery's idempotency key.
-    pub(super) fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
-        guarded("upkeep_for", delivery, || self.naming.upkeep_for(delivery)).unwrap_or_default()
+    pub(super) fn key_janitors_for(&self, delivery: &Delivery) -> Vec<KeyJanitor> {
+        guarded("key_janitors_for", delivery, || self.naming.key_janitors_for(delivery))
+            .unwrap_or_default()
     }
 }
 

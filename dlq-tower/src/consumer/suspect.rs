@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dlq_core::{Death, Delivery, Lane, Origin, StoreError, StoreErrorKind};
+use dlq_core::{Death, DeliveredFrom, Delivery, Origin, StoreError, StoreErrorKind};
 use tokio::sync::Notify;
 
 use super::health::report;
 use super::message::{Shared, UNMARKED, Unmark};
-use super::probation::Suspicion;
+use super::suspects::Suspicion;
 
 /// A run of the stack for a message that does not run beside others.
 pub(super) struct Suspect {
@@ -42,7 +42,8 @@ impl Suspect {
             shared: Arc::clone(shared),
             suspicion,
             origin: delivery.origin().clone(),
-            claims_lost: (delivery.lane() == Lane::Store).then_some(delivery.crashes()),
+            claims_lost: (delivery.delivered_from() == DeliveredFrom::Store)
+                .then_some(delivery.crashes()),
             earlier: AtomicU32::new(0),
             not_run: Mutex::default(),
             is_over: Notify::new(),
@@ -84,7 +85,7 @@ impl Suspect {
         // What a store counts are claims that were lost, while the letter ran or waited to run. Marks beyond them are of a
         // death before this one, whose settlement was not heard.
         let begun = self.claims_lost.map_or(begun, |known| begun.min(known));
-        let earlier = self.shared.probation.earlier(death, begun);
+        let earlier = self.shared.suspects.earlier(death, begun);
         self.earlier.store(earlier, Ordering::Relaxed);
         Ok(begun)
     }

@@ -16,7 +16,7 @@ type Routing = Pin<Box<dyn Future<Output = Result<Settlement, RouteError>> + Sen
 type Ruling = Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
 pin_project! {
-    /// A message in hand, from its first attempt to the settlement.
+    /// A message in flight, from its first attempt to the settlement.
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         delivery: Delivery,
@@ -121,7 +121,7 @@ where
                     Box::pin(Arc::clone(this.shared).postpone(this.delivery.clone(), *postponed))
                 }
             };
-            // What the message held while it was handled, such as a hold slot, is given back before the write.
+            // What the message held while it was handled, such as a place for an in-process delay, is given back before the write.
             this.state.set(State::Routing { routing });
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlq_core::store::BoxSink;
-use dlq_core::{BoxRetryLane, Delivery, RetryLane, SharedClock, Sink, SystemClock};
+use dlq_core::{BoxRetryQueue, Delivery, RetryQueue, SharedClock, Sink, SystemClock};
 use tower_layer::Layer;
 
 use super::route::Shared;
@@ -23,7 +23,7 @@ pub struct DeadLetterLayer {
     sink: BoxSink,
     feeds: Vec<(Arc<str>, BoxSink)>,
     parking: Option<BoxSink>,
-    retry_lane: Option<BoxRetryLane>,
+    retry_queue: Option<BoxRetryQueue>,
     on_death: Option<Arc<dyn OnDeath>>,
     service_name: Option<String>,
     attributes: Vec<(String, Attribute)>,
@@ -39,7 +39,7 @@ impl DeadLetterLayer {
             sink: BoxSink::new(sink),
             feeds: Vec::new(),
             parking: None,
-            retry_lane: None,
+            retry_queue: None,
             on_death: None,
             service_name: None,
             attributes: Vec::new(),
@@ -51,14 +51,14 @@ impl DeadLetterLayer {
 
     /// Sets where messages wait for an attempt that is too far away to be waited for in the process. Defaults to none:
     /// the broker keeps such a message for the delay, and forgets its attempts.
-    pub fn retry_lane(mut self, lane: impl RetryLane) -> Self {
-        self.retry_lane = Some(BoxRetryLane::new(lane));
+    pub fn retry_queue(mut self, queue: impl RetryQueue) -> Self {
+        self.retry_queue = Some(BoxRetryQueue::new(queue));
         self
     }
 
     /// Returns true if messages that wait for long are kept, with their attempts.
-    pub(crate) fn has_retry_lane(&self) -> bool {
-        self.retry_lane.is_some()
+    pub(crate) fn has_retry_queue(&self) -> bool {
+        self.retry_queue.is_some()
     }
 
     /// Adds a further sink that gets a copy of each letter. A message is settled only when its feeds have confirmed as
@@ -134,7 +134,7 @@ impl fmt::Debug for DeadLetterLayer {
             .field("sink", &self.sink)
             .field("feeds", &self.feeds)
             .field("parking", &self.parking)
-            .field("retry_lane", &self.retry_lane)
+            .field("retry_queue", &self.retry_queue)
             .field("service_name", &self.service_name)
             .field("batch", &self.batch)
             .finish_non_exhaustive()
@@ -150,7 +150,7 @@ impl<S> Layer<S> for DeadLetterLayer {
             sink: writer(&self.sink),
             feeds: self.feeds.iter().map(|(name, sink)| (Arc::clone(name), writer(sink))).collect(),
             parking: self.parking.as_ref().map(writer),
-            retry_lane: self.retry_lane.clone(),
+            retry_queue: self.retry_queue.clone(),
             unfinished: Unfinished::default(),
             on_death: self.on_death.clone(),
             service_name: self.service_name.clone(),

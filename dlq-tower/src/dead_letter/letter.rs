@@ -31,7 +31,7 @@ impl Shared {
         letter.attempts = attempts;
         letter.deliveries = delivery.deliveries();
         letter.crashes = crashes;
-        letter.escalations = delivery.escalations();
+        letter.delayed_retries = delivery.delayed_retries();
         letter.died_at = self.clock.now();
         letter.attributes = self.attributes_of(delivery);
         letter.state.replays = delivery.replays();

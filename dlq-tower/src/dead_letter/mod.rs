@@ -35,10 +35,10 @@
 //!
 //! # What is written where
 //!
-//! | verdict | main and retry lane | [store lane](dlq_core::Lane::Store) |
+//! | verdict | main and retry queue | [store source](dlq_core::DeliveredFrom::Store) |
 //! |---|---|---|
 //! | dead | the letter into the sink, then into each feed | into each feed; settling records the letter on the claimed row |
-//! | retry | the record into the retry lane; without one the broker keeps the message for the delay | settling records it on the claimed row |
+//! | retry | the record into the retry queue; without one the broker keeps the message for the delay | settling records it on the claimed row |
 //!
 //! The first sink is authoritative. [Feeds](DeadLetterLayer::feed) get a copy of each letter after it.
 //!

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dlq_core::store::Receipt;
 use dlq_core::{
-    BoxRetryLane, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure, Lane, Reason,
-    RetryLane, SharedClock, StoreError, StoreErrorKind,
+    BoxRetryQueue, DeadLetter, DelayedRetry, DeliveredFrom, Delivery, Disposition, ErrorClass,
+    Failure, Reason, RetryQueue, SharedClock, StoreError, StoreErrorKind,
 };
 use futures_util::future::join_all;
 
@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) feeds: Vec<(Arc<str>, Writer)>,
     /// For what one of these refuses.
     pub(super) parking: Option<Writer>,
-    pub(super) retry_lane: Option<BoxRetryLane>,
+    pub(super) retry_queue: Option<BoxRetryQueue>,
     pub(super) unfinished: Unfinished,
     pub(super) on_death: Option<Arc<dyn OnDeath>>,
     pub(super) service_name: Option<String>,
@@ -42,7 +42,7 @@ impl fmt::Debug for Shared {
             .field("sink", &self.sink)
             .field("feeds", &self.feeds)
             .field("parking", &self.parking)
-            .field("retry_lane", &self.retry_lane)
+            .field("retry_queue", &self.retry_queue)
             .field("service_name", &self.service_name)
             .finish_non_exhaustive()
     }
@@ -90,7 +90,7 @@ impl Shared {
         let Some((is_kept, copied)) = confirmed.split_first_mut() else { return Ok(()) };
         if !*is_kept {
             // The record of a letter is the claimed row; settling writes and counts it.
-            if delivery.lane() != Lane::Store {
+            if delivery.delivered_from() != DeliveredFrom::Store {
                 let put = self.sink.put(letter).await;
                 self.received(letter, self.parked(letter, "the sink", put).await?);
             }
@@ -158,26 +158,26 @@ impl Shared {
     ) -> Result<Settlement, RouteError> {
         let Postponed { consumer, after, history, attempts } = postponed;
         let due = self.clock.now().after(after);
-        if delivery.lane() != Lane::Store {
-            let Some(lane) = &self.retry_lane else {
+        if delivery.delivered_from() != DeliveredFrom::Store {
+            let Some(queue) = &self.retry_queue else {
                 if !self.has_warned.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         handler = &*consumer,
                         ?after,
                         "a message waits at its broker, which forgets its attempts: one that goes on failing like this never \
-                         dies; add `retry_lane(…)`, or a store (`dead_letters`)"
+                         dies; add `retry_queue(…)`, or a store (`dead_letters`)"
                     );
                 }
                 return Ok(Settlement::new(Disposition::Deferred { after }));
             };
-            let escalation = Escalation {
+            let delayed_retry = DelayedRetry {
                 delivery: delivery.clone(),
                 consumer: Arc::clone(&consumer),
                 due,
                 history: history.clone(),
                 attempts,
             };
-            match lane.escalate(escalation).await {
+            match queue.enqueue(delayed_retry).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == StoreErrorKind::Refused => {
                     // It could be tried for ever, and would be.
@@ -207,7 +207,7 @@ impl Shared {
             }
         }
         self.unfinished.finished(&delivery);
-        Ok(Settlement::new(Disposition::Escalated { due, history, attempts }))
+        Ok(Settlement::new(Disposition::DelayedRetry { due, history, attempts }))
     }
 }
 

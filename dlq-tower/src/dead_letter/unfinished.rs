@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlq_core::{Binding, Death, Delivery, Lane};
+use dlq_core::{Binding, Death, DeliveredFrom, Delivery};
 use tokio::time::Instant;
 
 use crate::consumer::hand::Conviction;
@@ -41,7 +41,7 @@ struct Which {
 impl Which {
     fn of(delivery: &Delivery, death: Death) -> Self {
         let binding = Binding::of(&death.letter, delivery.message());
-        Self { binding, is_stored: delivery.lane() == Lane::Store }
+        Self { binding, is_stored: delivery.delivered_from() == DeliveredFrom::Store }
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
         );
         let other = Delivery::new(Message::new("orders", "y"), first.origin().clone());
         assert!(unfinished.of(&other).is_none(), "other bytes");
-        let stored = first.clone().with_lane(Lane::Store);
+        let stored = first.clone().with_delivered_from(DeliveredFrom::Store);
         assert!(unfinished.of(&stored).is_none(), "a row of the store");
         let Death { letter, generation } = death_of(&first);
         let next = Death { letter, generation: generation + 1 };

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use dlq_core::{Delivery, Lane, Origin, Timestamp};
+use dlq_core::{DeliveredFrom, Delivery, Origin, Timestamp};
 
 use super::{FromDelivery, Rejection};
 use crate::trace::TraceContext;
@@ -14,7 +14,7 @@ pub struct Meta {
     /// Position of the message at its broker.
     pub origin: Origin,
     /// Way by which the delivery came.
-    pub lane: Lane,
+    pub delivered_from: DeliveredFrom,
     /// When the message was published.
     pub published_at: Option<Timestamp>,
     /// Number of times that the broker has handed the message out, including this one.
@@ -22,7 +22,7 @@ pub struct Meta {
     /// Number of runs that are known to have ended with the process.
     pub crashes: u32,
     /// Hops to a slower retry stage so far.
-    pub escalations: u32,
+    pub delayed_retries: u32,
     /// Times it was sent back from the dead letters.
     pub replays: u32,
     /// Deaths before this delivery.
@@ -36,11 +36,11 @@ impl<S> FromDelivery<S> for Meta {
         Ok(Self {
             consumer: Arc::clone(delivery.consumer_shared()),
             origin: delivery.origin().clone(),
-            lane: delivery.lane(),
+            delivered_from: delivery.delivered_from(),
             published_at: delivery.message().published_at(),
             deliveries: delivery.deliveries(),
             crashes: delivery.crashes(),
-            escalations: delivery.escalations(),
+            delayed_retries: delivery.delayed_retries(),
             replays: delivery.replays(),
             generation: delivery.generation(),
             trace: TraceContext::from_headers(delivery.message().headers()),

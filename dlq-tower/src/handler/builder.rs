@@ -21,7 +21,7 @@ use crate::classify::{ClassifyLayer, Derived};
 use crate::concurrency::{Concurrency, ConcurrencyLayer};
 use crate::idempotency::{Idempotency as Once, IdempotencyLayer};
 use crate::metrics::Recorder;
-use crate::retry::{HoldSlots, RetryLayer};
+use crate::retry::{InProcessDelays, RetryLayer};
 use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, Done, IsDone, Setback};
 use crate::timeout::{Timeout, TimeoutLayer};
@@ -89,7 +89,7 @@ struct Settings {
     // None for the machine's.
     clock: Option<SharedClock>,
     recorder: Recorder,
-    hold_slots: HoldSlots,
+    in_process_delays: InProcessDelays,
     layers: Layers,
     location: Option<&'static str>,
 }
@@ -110,7 +110,7 @@ impl<H, C> HandlerBuilder<H, (), C> {
             env: None,
             clock: None,
             recorder: Recorder::new(),
-            hold_slots: HoldSlots::default(),
+            in_process_delays: InProcessDelays::default(),
             layers: Layers::default(),
             location: None,
         };
@@ -167,7 +167,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         self.set(|settings| settings.timeout = limit.into())
     }
 
-    /// Sets how many attempts run at once; `None` for as many as the consumer has in hand. Defaults to `None`.
+    /// Sets how many attempts run at once; `None` for as many as the consumer has in flight. Defaults to `None`.
     pub fn concurrency(self, limit: impl Into<Option<usize>>) -> Self {
         self.set(|settings| settings.concurrency = limit.into())
     }
@@ -227,7 +227,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
     /// Applies what the environment says of the handler. Wins over code and configuration. Defaults to nothing.
     ///
     /// With the prefix `DLQ`, the handler `payments.charge` reads `DLQ_PAYMENTS_CHARGE_MAX_ATTEMPTS`, else
-    /// `DLQ_MAX_ATTEMPTS`; so for `MAX_RETRIES` (the same under another name), `MAX_CRASHES`, `BACKOFF`, `HOLD_LIMIT`,
+    /// `DLQ_MAX_ATTEMPTS`; so for `MAX_RETRIES` (the same under another name), `MAX_CRASHES`, `BACKOFF`, `MAX_IN_PROCESS_DELAY`,
     /// `MAX_RETRY_AFTER`, `PANIC`, `TIMEOUT` and `CONCURRENCY`. Everything but letters and digits is `_` in a variable, so
     /// that the handlers `a.b`, `a-b` and `a_b` would read the same ones: [`build`](Self::build) refuses the second of them.
     ///
@@ -264,8 +264,8 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
 
     /// Sets how many messages may wait in the process for their next attempt, or whose slots to use. Defaults to 128 of
     /// its own.
-    pub fn hold_slots(self, slots: impl Into<HoldSlots>) -> Self {
-        self.set(|settings| settings.hold_slots = slots.into())
+    pub fn in_process_delays(self, slots: impl Into<InProcessDelays>) -> Self {
+        self.set(|settings| settings.in_process_delays = slots.into())
     }
 
     /// Adds a layer around the function: any [`Layer`] of `tower`, applied to each attempt. A later layer wraps the earlier
@@ -353,7 +353,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let mut limit = timeout.map(TimeoutLayer::new);
         let mut retry = RetryLayer::new(policy.clone())
             .consumer(Arc::clone(&name))
-            .hold_slots(settings.hold_slots.clone())
+            .in_process_delays(settings.in_process_delays.clone())
             .with_recorder(settings.recorder.clone());
         if let Some(clock) = clock {
             classify = classify.with_clock(clock.clone());
@@ -364,7 +364,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
 
         let function = classify.layer(service::service(function, state));
         let once = settings.once(idempotency);
-        let upkeep = once.as_ref().map(IdempotencyLayer::upkeep);
+        let key_janitors = once.as_ref().map(IdempotencyLayer::key_janitor);
         let permits = concurrency.map(ConcurrencyLayer::new);
         let stages = Stages { guard, limit, once, permits, retry };
         let layers = settings.layers.clone();
@@ -378,7 +378,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
             timeout,
             concurrency,
             order_by,
-            upkeep,
+            key_janitors,
             service,
             layers,
             compose,

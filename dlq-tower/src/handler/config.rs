@@ -22,7 +22,7 @@ pub struct HandlerOverrides {
     pub backoff: Option<Backoff>,
     /// Longest delay for which a message waits in the process.
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
-    pub hold_limit: Option<Duration>,
+    pub max_in_process_delay: Option<Duration>,
     /// The longest delay that an error may ask for.
     #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
     pub max_retry_after: Option<Duration>,
@@ -45,7 +45,7 @@ impl HandlerOverrides {
             max_attempts: self.max_attempts.or(other.max_attempts),
             max_crashes: self.max_crashes.or(other.max_crashes),
             backoff: self.backoff.or(other.backoff),
-            hold_limit: self.hold_limit.or(other.hold_limit),
+            max_in_process_delay: self.max_in_process_delay.or(other.max_in_process_delay),
             max_retry_after: self.max_retry_after.or(other.max_retry_after),
             panic: self.panic.or(other.panic),
             timeout: self.timeout.or(other.timeout),
@@ -59,7 +59,7 @@ impl HandlerOverrides {
         overrides.max_attempts = self.max_attempts;
         overrides.max_crashes = self.max_crashes;
         overrides.backoff.clone_from(&self.backoff);
-        overrides.hold_limit = self.hold_limit;
+        overrides.max_in_process_delay = self.max_in_process_delay;
         overrides.max_retry_after = self.max_retry_after;
         overrides.panic = self.panic;
         overrides
@@ -72,7 +72,7 @@ impl From<RetryPolicyOverrides> for HandlerOverrides {
             max_attempts: policy.max_attempts,
             max_crashes: policy.max_crashes,
             backoff: policy.backoff,
-            hold_limit: policy.hold_limit,
+            max_in_process_delay: policy.max_in_process_delay,
             max_retry_after: policy.max_retry_after,
             panic: policy.panic,
             ..Self::default()

@@ -10,7 +10,7 @@ const SETTINGS: [&str; 9] = [
     "MAX_RETRIES",
     "MAX_CRASHES",
     "BACKOFF",
-    "HOLD_LIMIT",
+    "MAX_IN_PROCESS_DELAY",
     "MAX_RETRY_AFTER",
     "PANIC",
     "TIMEOUT",

@@ -6,7 +6,7 @@ use dlq_core::Delivery;
 use tower_service::Service;
 
 use super::FunctionId;
-use crate::idempotency::Upkeep;
+use crate::idempotency::KeyJanitor;
 use crate::stage::Verdict;
 
 /// Handler that a consumer can run: a single one, or a router over several.
@@ -37,7 +37,7 @@ pub trait Handles:
 
     /// The names of its handlers whose messages wait for a retry longer than the process holds them, so that something has
     /// to keep them. Defaults to none.
-    fn escalates(&self) -> Vec<Arc<str>> {
+    fn uses_retry_queue(&self) -> Vec<Arc<str>> {
         Vec::new()
     }
 
@@ -53,12 +53,12 @@ pub trait Handles:
     }
 
     /// Returns the keepers of its handlers' idempotency keys, which a consumer calls. Defaults to none.
-    fn upkeep(&self) -> Vec<Upkeep> {
+    fn key_janitors(&self) -> Vec<KeyJanitor> {
         Vec::new()
     }
 
     /// The same of the handler that `delivery` is for. Defaults to all there is, which is right for one handler.
-    fn upkeep_for(&self, _delivery: &Delivery) -> Vec<Upkeep> {
-        self.upkeep()
+    fn key_janitors_for(&self, _delivery: &Delivery) -> Vec<KeyJanitor> {
+        self.key_janitors()
     }
 }

@@ -68,7 +68,7 @@
 //!
 //! # Cost
 //!
-//! Messages in hand at once take an allocation each, and later ones reuse it; each `.layer(…)` takes another at each
+//! Messages in flight at once take an allocation each, and later ones reuse it; each `.layer(…)` takes another at each
 //! attempt. A handler that is at its limit of
 //! [concurrency] does not make the stack unready: its messages wait in their own futures, without a permit, so that
 //! those of other handlers go on.

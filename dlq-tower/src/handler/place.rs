@@ -2,7 +2,7 @@
 //! done.
 //!
 //! A place is one allocation with one clone of the composed layers and the future of their last run, so that there are as
-//! many as messages in hand at once, not as many as messages. What a place held of its message is dropped before it is
+//! many as messages in flight at once, not as many as messages. What a place held of its message is dropped before it is
 //! left. A message that is dropped midway, fails for good or panics takes its place with it.
 
 use std::convert::Infallible;

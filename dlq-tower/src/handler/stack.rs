@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::Delivery;
-use dlq_core::policy::{Place, RetryPolicy};
+use dlq_core::policy::{RetryPolicy, WaitsIn};
 use tower_service::Service;
 
 use super::layered::Layers;
 use super::place::Run;
 use super::{FunctionId, Handles, InvalidConfig, StackFuture, Taken};
-use crate::idempotency::Upkeep;
+use crate::idempotency::KeyJanitor;
 use crate::stage::Verdict;
 
 /// Reads a key from a delivery.
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub(super) timeout: Option<Duration>,
     pub(super) concurrency: Option<usize>,
     pub(super) order_by: Option<KeyFn>,
-    pub(super) upkeep: Option<Upkeep>,
+    pub(super) key_janitors: Option<KeyJanitor>,
     pub(super) service: Arc<dyn Run>,
     pub(super) layers: Layers,
     pub(super) compose: Compose,
@@ -142,13 +142,14 @@ impl Handles for HandlerStack {
         self.shared.order_by.is_some()
     }
 
-    fn escalates(&self) -> Vec<Arc<str>> {
+    fn uses_retry_queue(&self) -> Vec<Arc<str>> {
         // What has an order key waits in the process, however long.
         let steps = self.shared.policy.schedule().steps;
         // Nor are attempts forgotten that an idempotency key counts.
-        let forgets = !self.is_ordered() && self.shared.upkeep.is_none();
-        let escalates = forgets && steps.iter().any(|step| step.place == Place::Escalated);
-        escalates.then(|| Arc::clone(&self.shared.name)).into_iter().collect()
+        let forgets = !self.is_ordered() && self.shared.key_janitors.is_none();
+        let uses_retry_queue =
+            forgets && steps.iter().any(|step| step.place == WaitsIn::RetryQueue);
+        uses_retry_queue.then(|| Arc::clone(&self.shared.name)).into_iter().collect()
     }
 
     fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
@@ -160,8 +161,8 @@ impl Handles for HandlerStack {
         format!("{name}: {} attempts, {}", policy.max_attempts(), policy.backoff())
     }
 
-    fn upkeep(&self) -> Vec<Upkeep> {
-        self.shared.upkeep.iter().cloned().collect()
+    fn key_janitors(&self) -> Vec<KeyJanitor> {
+        self.shared.key_janitors.iter().cloned().collect()
     }
 }
 

@@ -58,7 +58,7 @@ fn released(setback: &Setback) -> Release {
 #[derive(Debug)]
 pub(super) struct Claimed<I: Idempotency> {
     shared: Arc<Shared<I>>,
-    // None once it is settled; another may be taken in hand then.
+    // None once it is settled; another may be taken in flight then.
     held: Option<Held>,
     owed: Owed,
 }
@@ -75,7 +75,7 @@ struct Held {
 }
 
 impl Held {
-    /// The store knows of the end. Whoever has the message in hand may find that a failure was an outage's.
+    /// The store knows of the end. Whoever has the message in flight may find that a failure was an outage's.
     #[inline]
     fn recorded(&self, owed: Owed) {
         if let (Owed::Release(Release::Failed), Some(hand)) = (owed, &self.hand) {
@@ -98,7 +98,7 @@ impl<I: Idempotency> Claimed<I> {
         Self { shared, held: Some(held), owed: Owed::Release(Release::Unused) }
     }
 
-    /// Takes the claim of `proof` in hand, where another one was settled if there was one.
+    /// Takes the claim of `proof` in flight, where another one was settled if there was one.
     #[inline]
     pub(super) fn hold<'a>(
         place: &'a mut Option<Self>,

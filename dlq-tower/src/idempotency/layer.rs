@@ -11,7 +11,7 @@ use tower_layer::Layer;
 
 use super::answers::Answers;
 use super::waiters::Waiters;
-use super::{Idempotency, Upkeep};
+use super::{Idempotency, KeyJanitor};
 
 type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
 
@@ -71,7 +71,7 @@ pub struct IdempotencyLayer<I = BoxIdempotency> {
 impl<I: Store> IdempotencyLayer<I> {
     /// Claims the key that `key` reads from the delivery in `store`. `None` handles the message without a claim.
     ///
-    /// In a stack composed by hand, hand [`upkeep`](Self::upkeep) to the consumer: without it the counts of a dead message
+    /// In a stack composed by hand, hand [`key_janitor`](Self::key_janitor) to the consumer: without it the counts of a dead message
     /// are left to the next one with its key, which may die of them unrun.
     ///
     /// A [`BoxIdempotency`] allocates at each call of the store; any other store does what it does itself.
@@ -138,10 +138,10 @@ impl<I: Store> IdempotencyLayer<I> {
     }
 
     /// Returns the maintenance of the keys. A consumer does it for its handlers; for a stack composed by hand, [hand it
-    /// over](crate::consumer::ConsumerBuilder::upkeep).
+    /// over](crate::consumer::ConsumerBuilder::key_janitor).
     #[must_use]
-    pub fn upkeep(&self) -> Upkeep {
-        Upkeep::new(self.shared.clone())
+    pub fn key_janitor(&self) -> KeyJanitor {
+        KeyJanitor::new(self.shared.clone())
     }
 
     /// Waits until the claims of handlers that were dropped midway have been given back. For an orderly stop.

@@ -44,7 +44,7 @@
 //!
 //! A message whose key is in flight waits in the process, without a permit, and is run or a duplicate as soon as the key is
 //! free or done: at once where it was in flight in the same layer, else when the store says so, which is asked after 100 ms and
-//! then less and less often, at last every 5 s. It needs a [slot](crate::retry::HoldSlots), of which half are kept for retries;
+//! then less and less often, at last every 5 s. It needs a [slot](crate::retry::InProcessDelays), of which half are kept for retries;
 //! a message that finds none is deferred for the rest of the lease, at most for one of its own, and so is one that tries
 //! whether an [outage](crate::consumer::OutagePolicy) is over. Who fails and is retried does not wake those who wait, and
 //! frees the key until its next attempt all the same.
@@ -58,7 +58,7 @@
 //! The counts are those of the key's life, and messages that share the key at the same time share them. They start over
 //! when a message of the key is dead and its letter is durable, whatever it died of, so that the next message with the key
 //! has all its attempts. The consumer lets them, before it tells the broker; a stack composed by hand hands it
-//! [`upkeep`](IdempotencyLayer::upkeep) for that, or calls [`start_over`](Upkeep::start_over) itself. Where nobody does they
+//! [`key_janitor`](IdempotencyLayer::key_janitor) for that, or calls [`start_over`](KeyJanitor::start_over) itself. Where nobody does they
 //! stay with the key for a week after its last run: after a message that had no attempt left the next one dies of its first
 //! failure, and after one that crashed too often every other dies unrun. (Those of a permanent failure start over with its
 //! release, and again if it was not the first run.) As long as the letter cannot be written they stay: what was found to crash too
@@ -116,8 +116,8 @@
 //!
 //! A key that is done is known for [`keep`](IdempotencyLayer::keep), one that is not for a week after it was touched.
 //! What is older is forgotten by the consumer: once a minute, some at a time, in the background. A stack composed by hand
-//! hands [`upkeep`](IdempotencyLayer::upkeep) to [its consumer](crate::consumer::ConsumerBuilder::upkeep), or calls
-//! [`purge`](Upkeep::purge) itself; where nobody does, the keys grow without end.
+//! hands [`key_janitor`](IdempotencyLayer::key_janitor) to [its consumer](crate::consumer::ConsumerBuilder::key_janitor), or calls
+//! [`purge`](KeyJanitor::purge) itself; where nobody does, the keys grow without end.
 //!
 //! # Cost
 //!
@@ -129,12 +129,12 @@
 mod answers;
 mod claimed;
 mod future;
+mod janitor;
 mod layer;
 mod service;
-mod upkeep;
 mod waiters;
 
 pub use future::ResponseFuture;
+pub use janitor::KeyJanitor;
 pub use layer::IdempotencyLayer;
 pub use service::Idempotency;
-pub use upkeep::Upkeep;

@@ -9,8 +9,8 @@ use dlq_core::{
     Attempt, Cause, Death, Delivery, ErrorClass, Failure, History, Reason, SharedClock, Timestamp,
 };
 
-use super::HoldSlots;
-use super::hold::HoldSlot;
+use super::InProcessDelays;
+use super::in_process::InProcessDelay;
 use crate::catch_panic::failure_of;
 use crate::consumer::hand::{self, Conviction, Hand};
 use crate::metrics::Recorder;
@@ -21,7 +21,7 @@ use crate::stage::{GivenUp, InFlight, Postponed, Setback, Verdict};
 pub(super) struct Shared {
     pub(super) policy: RetryPolicy,
     pub(super) consumer: Option<Arc<str>>,
-    pub(super) slots: HoldSlots,
+    pub(super) slots: InProcessDelays,
     pub(super) clock: SharedClock,
     pub(super) recorder: Recorder,
 }
@@ -130,7 +130,7 @@ impl Shared {
     }
 
     /// A slot for waiting until a key is not in flight any more, unless too many wait already or others wait for this message.
-    pub(super) fn slot_to_wait(&self, delivery: &Delivery) -> Option<HoldSlot> {
+    pub(super) fn slot_to_wait(&self, delivery: &Delivery) -> Option<InProcessDelay> {
         let is_probe = hand::of(delivery).is_some_and(Hand::is_probe);
         (!is_probe).then(|| self.slots.take_to_wait(delivery)).flatten()
     }

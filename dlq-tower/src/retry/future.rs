@@ -13,14 +13,14 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower_service::Service;
 
 use super::decide::{Shared, Step};
-use super::hold::{HoldSlot, stopped};
+use super::in_process::{InProcessDelay, stopped};
 use super::service::unready;
 use crate::consumer::hand;
 use crate::reuse::Reuse;
 use crate::stage::{ClassifiedError, IsDone, Verdict};
 
 pin_project! {
-    /// A message in hand, from its first attempt to the verdict.
+    /// A message in flight, from its first attempt to the verdict.
     #[project = Projection]
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<S>
@@ -50,13 +50,13 @@ pin_project! {
         // An attempt runs.
         Running { #[pin] attempt: F },
         // Between two attempts: holds a slot, and no permit; no turn to run either, once `rest` is done.
-        Holding { #[pin] delay: Sleep, slot: Option<HoldSlot>, rest: Option<Resting> },
+        Holding { #[pin] delay: Sleep, slot: Option<InProcessDelay>, rest: Option<Resting> },
         // Its key is in flight: holds a slot, and neither permit nor turn. `ended` is None once it seems to be free or done.
-        Awaiting { ended: Option<Ended>, slot: Option<HoldSlot>, rest: Option<Resting> },
+        Awaiting { ended: Option<Ended>, slot: Option<InProcessDelay>, rest: Option<Resting> },
         // The service has to become ready for the attempt that is due. While it is not, there is no turn to run either.
-        Waiting { slot: Option<HoldSlot>, rest: Option<Resting>, rests: bool },
+        Waiting { slot: Option<InProcessDelay>, rest: Option<Resting>, rests: bool },
         // The service is ready, and something runs that must not run beside this.
-        Resuming { turn: Resuming, slot: Option<HoldSlot> },
+        Resuming { turn: Resuming, slot: Option<InProcessDelay> },
     }
 }
 
@@ -225,7 +225,7 @@ where
                             continue;
                         }
                     };
-                    let slot = (delay <= this.shared.policy.hold_limit())
+                    let slot = (delay <= this.shared.policy.max_in_process_delay())
                         .then(|| this.shared.slots.take(delivery))
                         .flatten();
                     if slot.is_none() {

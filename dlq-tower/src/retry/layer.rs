@@ -5,7 +5,7 @@ use dlq_core::{SharedClock, SystemClock};
 use tower_layer::Layer;
 
 use super::decide::Shared;
-use super::{HoldSlots, Retry};
+use super::{InProcessDelays, Retry};
 use crate::metrics::Recorder;
 
 /// Retries by a policy. See the [module docs](super).
@@ -14,7 +14,7 @@ use crate::metrics::Recorder;
 pub struct RetryLayer {
     policy: RetryPolicy,
     consumer: Option<Arc<str>>,
-    slots: HoldSlots,
+    slots: InProcessDelays,
     clock: SharedClock,
     recorder: Recorder,
 }
@@ -27,7 +27,7 @@ impl RetryLayer {
         Self {
             policy,
             consumer: None,
-            slots: HoldSlots::default(),
+            slots: InProcessDelays::default(),
             clock: SystemClock::shared(),
             recorder: Recorder::new(),
         }
@@ -46,7 +46,7 @@ impl RetryLayer {
 
     /// Sets how many messages may wait in the process, or whose slots to use. Defaults to 128 of its own, shared by all
     /// services that the layer is applied to.
-    pub fn hold_slots(mut self, slots: impl Into<HoldSlots>) -> Self {
+    pub fn in_process_delays(mut self, slots: impl Into<InProcessDelays>) -> Self {
         self.slots = slots.into();
         self
     }

@@ -48,11 +48,11 @@
 //! | not made: the process died too often in earlier ones | dead, `max_crashes` (a policy with `max_crashes = 0` never does so) |
 //!
 //! A delay is decided once, by policy, attempt and the identity of the message; the same value is slept, logged and
-//! handed on. Up to the policy's hold limit, and while a [hold slot](HoldSlots) is free, the message waits here, in
+//! handed on. Up to the policy's limit of in-process delays, and while a [place for an in-process delay](InProcessDelays) is free, the message waits here, in
 //! memory, **without a permit**, so that the healthy ones behind it go on (G4). A longer wait is handed to dead-letter
-//! routing, which escalates it.
+//! routing, which puts it into the retry queue.
 //!
-//! The attempts are counted from the delivery's own number on, so that an escalation or a claim that remembers earlier
+//! The attempts are counted from the delivery's own number on, so that an delayed_retry or a claim that remembers earlier
 //! ones is continued (G3). A crash of the process forgets those made in it since then.
 //!
 //! A foreign layer inside may fail with an error that carries no classified failure, such as `tower`'s own timeout: it
@@ -67,14 +67,14 @@
 
 mod decide;
 mod future;
-mod hold;
+mod in_process;
 mod layer;
 mod service;
 
 pub(crate) use decide::is_permanent;
 pub use future::ResponseFuture;
-pub(crate) use hold::stopped;
-pub use hold::{HoldSlots, RunLoop};
+pub(crate) use in_process::stopped;
+pub use in_process::{InProcessDelays, RunLoop};
 pub use layer::RetryLayer;
 pub use service::Retry;
 pub(crate) use service::unready;

@@ -5,13 +5,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dlq_core::{Attempt, Cause, Delivery, ErrorClass, Failure, Lane, Reason};
+use dlq_core::{Attempt, Cause, DeliveredFrom, Delivery, ErrorClass, Failure, Reason};
 use tower_service::Service;
 
 use super::table::Table;
 use super::{RouteFuture, RouterBuilder};
 use crate::handler::{FunctionId, HandlerStack, Handles};
-use crate::idempotency::Upkeep;
+use crate::idempotency::KeyJanitor;
 use crate::stage::{GivenUp, LayerClock, Verdict};
 
 /// Time for which a letter of a handler that is not here is left alone.
@@ -71,17 +71,17 @@ impl Router {
 impl Shared {
     fn taker(&self, delivery: &Delivery) -> Taker<'_> {
         let handler = |number: usize| Taker::Handler(&self.handlers[number]);
-        if matches!(delivery.lane(), Lane::Store | Lane::Retry) {
+        if matches!(delivery.delivered_from(), DeliveredFrom::Store | DeliveredFrom::Retry) {
             if let Some(&number) = self.by_name.get(delivery.consumer()) {
                 return handler(number);
             }
             // What the router itself gave up is routed anew; a letter of anybody else's is not ours to run.
             let is_other = delivery.consumer() != &*self.name;
-            if delivery.lane() == Lane::Store && is_other {
+            if delivery.delivered_from() == DeliveredFrom::Store && is_other {
                 return Taker::Elsewhere;
             }
             // A retry of a handler that was renamed goes by its subject. A letter is for the handler that failed.
-            let is_letter = delivery.replays() > 0 && delivery.escalations() == 0;
+            let is_letter = delivery.replays() > 0 && delivery.delayed_retries() == 0;
             if is_letter && is_other {
                 return Taker::Gone;
             }
@@ -190,8 +190,8 @@ impl Handles for Router {
         self.shared.handlers.iter().any(Handles::is_ordered)
     }
 
-    fn escalates(&self) -> Vec<Arc<str>> {
-        self.shared.handlers.iter().flat_map(Handles::escalates).collect()
+    fn uses_retry_queue(&self) -> Vec<Arc<str>> {
+        self.shared.handlers.iter().flat_map(Handles::uses_retry_queue).collect()
     }
 
     fn functions(&self) -> Vec<(FunctionId, Vec<Arc<str>>)> {
@@ -203,13 +203,13 @@ impl Handles for Router {
         format!("{} ({})", self.shared.name, handlers.join("; "))
     }
 
-    fn upkeep(&self) -> Vec<Upkeep> {
-        self.shared.handlers.iter().flat_map(Handles::upkeep).collect()
+    fn key_janitors(&self) -> Vec<KeyJanitor> {
+        self.shared.handlers.iter().flat_map(Handles::key_janitors).collect()
     }
 
-    fn upkeep_for(&self, delivery: &Delivery) -> Vec<Upkeep> {
+    fn key_janitors_for(&self, delivery: &Delivery) -> Vec<KeyJanitor> {
         match self.shared.taker(delivery) {
-            Taker::Handler(handler) => handler.upkeep_for(delivery),
+            Taker::Handler(handler) => handler.key_janitors_for(delivery),
             Taker::Nobody | Taker::Elsewhere | Taker::Gone => Vec::new(),
         }
     }

@@ -54,7 +54,7 @@ fn word(outcome: &Result<Settlement, RouteError>) -> &'static str {
             Disposition::Succeeded => "succeeded",
             Disposition::Duplicate => "duplicate",
             Disposition::Dead(_) => "dead",
-            Disposition::Escalated { .. } => "escalated",
+            Disposition::DelayedRetry { .. } => "escalated",
             Disposition::Deferred { .. } => "deferred",
             _ => "unknown",
         },

@@ -1,4 +1,4 @@
-//! Trace: a `tracing` span around each message in hand, with the W3C trace context that came in its headers.
+//! Trace: a `tracing` span around each message in flight, with the W3C trace context that came in its headers.
 //!
 //! # Where it goes
 //!

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use dlq_core::{
-    Cause, Delivery, Disposition, Message, Origin, Position, Reason, RetryLane, Settle, Source,
+    Cause, Delivery, Disposition, Message, Origin, Position, Reason, RetryQueue, Settle, Source,
 };
 use dlq_tower::consumer::{Consumer, OutagePolicy, RunState};
 use dlq_tower::handler::{HandlerError, handler};
-use dlq_tower::store_lane::StoreLane;
+use dlq_tower::store_source::StoreSource;
 use tokio::time::sleep;
 
 use crate::broker::Broker;
@@ -130,7 +130,7 @@ async fn g4_a_line_of_one_key_survives_an_outage() {
     assert_eq!(log.lines(), ["4", "0", "2", "3"], "other keys do not wait");
 }
 
-/// G4: two sources share what may be in hand, and one that has nothing takes nothing of it.
+/// G4: two sources share what may be in flight, and one that has nothing takes nothing of it.
 #[tokio::test(start_paused = true)]
 async fn g4_an_idle_lane_takes_no_room_from_the_source() {
     for room in 1..=2 {
@@ -140,13 +140,13 @@ async fn g4_an_idle_lane_takes_no_room_from_the_source() {
             .handler(work)
             .dead_letters(store.clone())
             .clock(store.clock.clone())
-            .max_in_hand(room);
+            .max_in_flight(room);
         let running = Running::start(consumer.build().unwrap());
         broker.until_empty().await;
         let report = running.stop().await;
         assert_eq!((report.handled, report.unsettled), (5, 0), "room for {room}");
         let peak = broker.world().peak;
-        assert!(peak <= room, "{peak} in hand with room for {room}");
+        assert!(peak <= room, "{peak} in flight with room for {room}");
     }
 }
 
@@ -164,7 +164,7 @@ async fn g4_an_idle_source_takes_no_room_from_the_lane() {
         .handler(work)
         .dead_letters(store.clone())
         .clock(store.clock.clone())
-        .max_in_hand(1);
+        .max_in_flight(1);
     let running = Running::start(consumer.build().unwrap());
     log.until(|lines| lines.len() == 3).await;
     running.finish().await;
@@ -192,23 +192,23 @@ async fn g3_a_claim_that_waits_in_the_lane_keeps_its_lease() {
     let store = Store::new();
     for offset in 0..4 {
         let origin = Origin::new("script", "orders", Position::Offset(offset));
-        let escalation = dlq_core::Escalation {
+        let delayed_retry = dlq_core::DelayedRetry {
             delivery: Delivery::new(Message::new("orders", "{}"), origin),
             consumer: "orders.handle".into(),
             due: store.clock.now(),
             history: dlq_core::History::new(),
             attempts: 1,
         };
-        store.inner.escalate(escalation).await.unwrap();
+        store.inner.enqueue(delayed_retry).await.unwrap();
     }
-    let lane = |name: &str| {
-        let lane = StoreLane::new(store.clone(), ["orders.handle"]).clock(store.clock.clone());
-        lane.lease(30 * SECOND).owner(name)
+    let source = |name: &str| {
+        let source = StoreSource::new(store.clone(), ["orders.handle"]).clock(store.clock.clone());
+        source.lease(30 * SECOND).owner(name)
     };
-    let (mut one, mut other) = (lane("one"), lane("other"));
+    let (mut one, mut other) = (source("one"), source("other"));
     let mut positions = Vec::new();
     for _ in 0..4 {
-        // Room comes slowly, and never so slowly that the lane is told to give back what it holds.
+        // Room comes slowly, and never so slowly that the source is told to give back what it holds.
         let (delivery, mut settle) = one.next().await.unwrap().unwrap();
         settle.extend().await.expect("what is yielded is ours");
         assert_eq!(delivery.crashes(), 0, "nobody crashed");

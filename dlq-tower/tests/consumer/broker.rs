@@ -251,7 +251,7 @@ impl ScriptSettle {
             Disposition::Succeeded => "succeeded",
             Disposition::Duplicate => "duplicate",
             Disposition::Dead(_) => "dead",
-            Disposition::Escalated { .. } => "escalated",
+            Disposition::DelayedRetry { .. } => "escalated",
             Disposition::Deferred { .. } => "deferred",
             unknown => return Err(unknown.unsupported()),
         };

@@ -136,7 +136,7 @@ async fn g10_an_outage_buries_nothing_of_a_stack_composed_by_hand() {
         .service(service_fn(|_: Delivery| async { Err::<(), _>(Refused) }));
     let protection = OutagePolicy::new().with_minimum(10).with_ratio(0.5);
     let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
-    let consumer = consumer.outage(protection.with_pause(SECOND, SECOND)).max_in_hand(8);
+    let consumer = consumer.outage(protection.with_pause(SECOND, SECOND)).max_in_flight(8);
     let consumer = consumer.build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);

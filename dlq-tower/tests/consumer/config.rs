@@ -45,7 +45,7 @@ async fn letters_in_two_places_are_refused() {
 async fn numbers_that_make_no_sense_are_refused() {
     let source =
         || Consumer::builder(Broker::new().source()).handler(work()).dead_letters(Store::new());
-    assert!(refused(source().max_in_hand(0)).contains("max_in_hand is 0"));
+    assert!(refused(source().max_in_flight(0)).contains("max_in_flight is 0"));
     assert!(refused(source().suspect_after(1)).contains("suspect_after is 1"));
     let outage = |policy| refused(source().outage(policy));
     assert!(outage(OutagePolicy::new().with_ratio(0.0)).contains("outage.ratio is 0"));

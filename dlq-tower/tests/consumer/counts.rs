@@ -225,7 +225,7 @@ async fn g3_attempts_that_a_foreign_layer_failed_are_not_left_to_the_next() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
     let noted = log.clone();
     let once = IdempotencyLayer::new(Durable::new(Duration::ZERO), |_| Some("one".into()));
-    let consumer = Consumer::builder(broker.source()).upkeep(once.upkeep());
+    let consumer = Consumer::builder(broker.source()).key_janitor(once.key_janitor());
     let stack = ServiceBuilder::new()
         .layer(DeadLetterLayer::new(store.clone()))
         .layer(RetryLayer::new(policy(3, SECOND)))
@@ -251,11 +251,11 @@ async fn g3_attempts_that_a_foreign_layer_failed_are_not_left_to_the_next() {
     running.finish().await;
 }
 
-/// The retry lane can never take a message, which dies of that.
+/// The retry queue can never take a message, which dies of that.
 #[tokio::test(start_paused = true)]
 async fn g3_attempts_of_what_could_not_be_postponed_are_not_left_to_the_next() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
-    store.fail("escalate", 1, StoreErrorKind::Refused);
+    store.fail("enqueue", 1, StoreErrorKind::Refused);
     let noted = log.clone();
     let work = handler("orders.handle", move |delivery: Delivery| {
         noted.note(seen(&delivery));
@@ -292,7 +292,7 @@ async fn g3_crashes_of_what_its_marks_convict_are_not_left_to_the_next() {
     assert!(matches!(dead_run, IdempotencyClaim::New { crashes: 4, .. }), "{dead_run:?}");
     let noted = log.clone();
     let once = IdempotencyLayer::new(keys, |_| Some("one".into()));
-    let consumer = Consumer::builder(broker.source()).upkeep(once.upkeep());
+    let consumer = Consumer::builder(broker.source()).key_janitor(once.key_janitor());
     let stack = ServiceBuilder::new()
         .layer(DeadLetterLayer::new(store.clone()))
         .layer(RetryLayer::new(RetryPolicy::new().with_max_crashes(3)))

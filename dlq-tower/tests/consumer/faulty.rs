@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use dlq_core::store::{
     Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
-    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Mark, Marked,
-    Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun, Selection,
-    Sink, Stats, TakeRequest, Takes, Upkeep,
+    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Maintenance, Mark,
+    Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun,
+    Selection, Sink, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
-    CrashMarks, DeadLetter, Death, Escalation, Filter, Finding, LetterId, OperationId, Page,
-    PageRequest, Position, RetryLane, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
+    CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
+    PageRequest, Position, RetryQueue, SharedClock, Status, StoreError, StoreErrorKind, Timestamp,
 };
 use dlq_letters::memory::MemoryStore;
 
@@ -191,7 +191,7 @@ delegate! {
         fn record(dispatched: Vec<(ClaimToken, Dispatched)>) -> Vec<Finished>;
         fn succeeded(deaths: Vec<Death>) -> u64;
     }
-    Upkeep {
+    Maintenance {
         fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
         fn delete(selection: Selection, by: Actor) -> Marked;
         fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
@@ -204,7 +204,7 @@ delegate! {
         fn check(limits: CheckLimits) -> Vec<Finding>;
         fn due(overdue: Duration) -> Vec<Due>;
     }
-    RetryLane { fn escalate(escalation: Escalation) -> (); }
+    RetryQueue { fn enqueue(delayed_retry: DelayedRetry) -> (); }
     CrashMarks {
         fn begin(letter: LetterId) -> u32;
         fn end(letter: LetterId, left: u32) -> ();

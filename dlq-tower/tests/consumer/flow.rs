@@ -85,7 +85,7 @@ async fn g4_a_message_that_waits_for_a_retry_does_not_block_the_healthy() {
     }
 }
 
-/// G4: what is in hand is bounded.
+/// G4: what is in flight is bounded.
 #[tokio::test(start_paused = true)]
 async fn g4_no_more_is_fetched_than_there_is_room_for() {
     let broker = Broker::with(50);
@@ -93,7 +93,7 @@ async fn g4_no_more_is_fetched_than_there_is_room_for() {
     let consumer = Consumer::builder(broker.source())
         .handler(work.build().unwrap())
         .sink(Store::new())
-        .max_in_hand(4);
+        .max_in_flight(4);
     let running = Running::start(consumer.build().unwrap());
     broker.until_empty().await;
     let report = running.stop().await;
@@ -115,12 +115,12 @@ async fn g4_waiting_messages_take_half_of_the_room_at_most() {
         .handler(work.clock(store.clock.clone()).policy(policy(3, 4 * SECOND)).build().unwrap())
         .dead_letters(store.clone())
         .clock(store.clock.clone())
-        .max_in_hand(4);
+        .max_in_flight(4);
     let running = Running::start(consumer.build().unwrap());
     broker.until_empty().await;
     broker.until(|world| world.settled.len() == 20).await;
-    let escalated = broker.settled_as("escalated").len();
-    assert_eq!(escalated, 8, "two wait in the process, the rest in the store");
+    let delayed = broker.settled_as("escalated").len();
+    assert_eq!(delayed, 8, "two wait in the process, the rest in the store");
     for settled in broker.world().settled.iter().filter(|settled| settled.position >= 10) {
         assert!(settled.at < SECOND, "the healthy did not wait: {settled:?}");
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::Schedule;
-use dlq_core::{Delivery, Lane, Status, StoreErrorKind, TokioClock, TransportErrorKind};
+use dlq_core::{DeliveredFrom, Delivery, Status, StoreErrorKind, TokioClock, TransportErrorKind};
 use dlq_tower::consumer::{
-    Consumer, ConsumerBuilder, ConsumerHealth, Ended, IN_HAND, PAUSED, Part, RunState,
+    Consumer, ConsumerBuilder, ConsumerHealth, Ended, IN_FLIGHT, PAUSED, Part, RunState,
     SETTLE_ERRORS_TOTAL,
 };
 use dlq_tower::handler::{HandlerError, handler};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::broker::Broker;
 use crate::faulty::Store;
-use crate::lane::due;
+use crate::store_source::due;
 use crate::support::{Running, SECOND, soon};
 
 fn consumer(broker: &Broker, store: &Store) -> ConsumerBuilder {
@@ -119,7 +119,7 @@ async fn g9_a_store_lane_that_dies_is_reported_and_the_rest_goes_on() {
     let running = Running::start(consumer);
     let ill = health.wait_for(|health| !health.lost.is_empty()).await.unwrap();
     assert!(!ill.is_healthy());
-    assert_eq!((ill.lost[0].part, ill.state), (Part::StoreLane, RunState::Running));
+    assert_eq!((ill.lost[0].part, ill.state), (Part::StoreSource, RunState::Running));
     assert!(ill.lost[0].why.contains("the store panics"), "{ill:?}");
     broker.publish("");
     broker.until_empty().await;
@@ -201,7 +201,7 @@ async fn the_schedule_runs_by_the_clock_of_the_store() {
     }
 }
 
-/// In hand, paused, and settlements that failed, so long after the start of a consumer whose only message takes a
+/// In flight, paused, and settlements that failed, so long after the start of a consumer whose only message takes a
 /// second, cannot be buried at first, and not be given back either.
 async fn metrics_after(moment: Duration) -> [f64; 3] {
     let recorder = DebuggingRecorder::new();
@@ -223,7 +223,7 @@ async fn metrics_after(moment: Duration) -> [f64; 3] {
     let snapshot = snapshotter.snapshot().into_vec();
     broker.until_empty().await;
     running.finish().await;
-    [IN_HAND, PAUSED, SETTLE_ERRORS_TOTAL].map(|name| {
+    [IN_FLIGHT, PAUSED, SETTLE_ERRORS_TOTAL].map(|name| {
         let of_consumer = |key: &metrics::Key| {
             key.name() == name && key.labels().any(|label| label.value() == "orders.handle")
         };
@@ -237,7 +237,7 @@ async fn metrics_after(moment: Duration) -> [f64; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_show_what_is_in_hand_and_whether_fetching_pauses() {
+async fn metrics_show_what_is_in_flight_and_whether_fetching_pauses() {
     assert_eq!(metrics_after(SECOND / 2).await, [1.0, 0.0, 0.0], "it runs");
     assert_eq!(metrics_after(SECOND * 3 / 2).await, [0.0, 1.0, 1.0], "fetching pauses");
     assert_eq!(metrics_after(SECOND * 5 / 2).await, [0.0, 0.0, 1.0], "it is written, and over");
@@ -288,11 +288,12 @@ async fn a_letter_that_dies_again_says_nothing_before_it_is_written() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let _installed = metrics::set_default_local_recorder(&recorder);
-    let (broker, store) = (Broker::with(1), crate::lane::due(1).await);
+    let (broker, store) = (Broker::with(1), crate::store_source::due(1).await);
     store.fail("put", 1000, StoreErrorKind::Unavailable);
     store.fail("finish", 1000, StoreErrorKind::Unavailable);
     let work = handler("orders.handle", |delivery: Delivery| async move {
-        sleep(SECOND / if delivery.lane() == Lane::Store { 2 } else { 10 }).await;
+        sleep(SECOND / if delivery.delivered_from() == DeliveredFrom::Store { 2 } else { 10 })
+            .await;
         Err::<(), _>(HandlerError::msg("refused").permanent())
     });
     let consumer = Consumer::builder(broker.source())

@@ -1,4 +1,4 @@
-//! The store lane over a store that hears of what other processes make due.
+//! The store source over a store that hears of what other processes make due.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use dlq_core::store::{
     Claim, ClaimRequest, ClaimToken, Claims, Finish, Finished, ScheduleRun, Sink,
 };
 use dlq_core::{Source, StoreError, Timestamp};
-use dlq_tower::store_lane::StoreLane;
+use dlq_tower::store_source::StoreSource;
 use futures_util::poll;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::faulty::Store;
-use crate::lane::due;
+use crate::store_source::due;
 use crate::support::{SECOND, soon};
 
 /// What happens elsewhere is counted in `elsewhere`.
@@ -44,7 +44,7 @@ impl Claims for Hearing {
 
     async fn next_due(&self, consumers: Vec<String>) -> Result<Option<Timestamp>, StoreError> {
         let next = self.store.next_due(consumers).await;
-        // Somebody makes something due just before the lane begins to wait.
+        // Somebody makes something due just before the source begins to wait.
         if self.store.calls("next_due") == 2 {
             self.elsewhere.send_modify(|count| *count += 1);
         }
@@ -67,9 +67,9 @@ async fn what_another_process_makes_due_is_taken_at_once() {
     let store = Store::new();
     let elsewhere = watch::Sender::new(1);
     let hearing = Hearing { store: store.clone(), elsewhere: elsewhere.clone() };
-    let lane = StoreLane::new(hearing, ["orders.handle"]).clock(store.clock.clone());
-    let mut lane = lane.poll(1000 * SECOND);
-    let mut next = Box::pin(lane.next());
+    let source = StoreSource::new(hearing, ["orders.handle"]).clock(store.clock.clone());
+    let mut source = source.poll(1000 * SECOND);
+    let mut next = Box::pin(source.next());
     assert!(poll!(&mut next).is_pending());
     sleep(SECOND).await;
     assert!(poll!(&mut next).is_pending());

@@ -205,7 +205,7 @@ async fn stores_forget_in_turn() {
     let other = IdempotencyLayer::new(keys.clone(), |_| None);
     let consumer = Consumer::builder(broker.source())
         .handler(keyed(handler("orders.handle", |_: Delivery| async {}), &busy).build().unwrap())
-        .upkeep(other.upkeep())
+        .key_janitor(other.key_janitor())
         .dead_letters(Store::new());
     let running = Running::start(consumer.build().unwrap());
     sleep(65 * SECOND).await;

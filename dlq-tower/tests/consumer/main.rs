@@ -1,4 +1,4 @@
-//! The consumer: run loop, store lane, order, probation, outage protection, stop and health, under paused time.
+//! The consumer: run loop, store source, order, suspects, outage protection, stop and health, under paused time.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -12,15 +12,15 @@ mod flow;
 mod health;
 mod hearing;
 mod keys;
-mod lane;
 mod memory;
 mod observe;
 mod opening;
 mod order;
 mod outage;
 mod outbox;
-mod probation;
 mod refused;
 mod stop;
 mod store;
+mod store_source;
 mod support;
+mod suspects;

@@ -1,8 +1,8 @@
 //! A consumer on the broker in memory.
 
 use dlq_core::memory::MemoryBroker;
+use dlq_core::{DelayedRetry, History, RetryQueue};
 use dlq_core::{Delivery, Message, StoreErrorKind};
-use dlq_core::{Escalation, History, RetryLane};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::{HandlerError, handler};
 use dlq_tower::router::Router;
@@ -36,12 +36,12 @@ async fn g1_records_of_several_handlers_come_back_to_their_group() {
         .route("payments.*", work("payments.charge"))
         .build()
         .unwrap();
-    // Another group that has the messages in hand and handles none.
+    // Another group that has the messages in flight and handles none.
     let mut others = broker.source("archive");
     let _held = dlq_core::Source::next(&mut others).await.unwrap();
     let consumer = Consumer::builder(broker.source("billing"))
         .handler(router)
-        .retry_lane(broker.retry_lane().for_group("billing"))
+        .retry_queue(broker.retry_queue().for_group("billing"))
         .sink(Store::new())
         .clock(clock.clone());
     let running = Running::start(consumer.build().unwrap());
@@ -61,18 +61,18 @@ async fn the_group_of_a_record_is_the_one_that_has_the_message() {
     broker.publish(Message::new("orders", "{}"));
     let mut source = broker.source("billing");
     let (delivery, _held) = dlq_core::Source::next(&mut source).await.unwrap().unwrap();
-    let escalation = || Escalation {
+    let delayed_retry = || DelayedRetry {
         delivery: delivery.clone().with_consumer("orders.handle"),
         consumer: "orders.handle".into(),
         due: dlq_core::Timestamp::EPOCH,
         history: History::new(),
         attempts: 1,
     };
-    broker.retry_lane().escalate(escalation()).await.unwrap();
+    broker.retry_queue().enqueue(delayed_retry()).await.unwrap();
     assert_eq!(broker.unsettled("billing").len(), 2, "the message and its record");
     let mut other = broker.source("archive");
     let _too = dlq_core::Source::next(&mut other).await.unwrap();
-    let refused = broker.retry_lane().escalate(escalation()).await.unwrap_err();
+    let refused = broker.retry_queue().enqueue(delayed_retry()).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig);
     assert!(refused.to_string().contains("for_group"), "{refused}");
     assert_eq!(broker.unsettled("archive").len(), 1);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dlq_core::memory::MemoryBroker;
-use dlq_core::store::{Actor, Processed, Selection, Upkeep};
+use dlq_core::store::{Actor, Maintenance, Processed, Selection};
 use dlq_core::{Delivery, ErrorClass, Message};
 use dlq_letters::memory::MemoryStore;
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, DLQ_EVENTS_COUNT, DLQ_MESSAGES_QUARANTINED};

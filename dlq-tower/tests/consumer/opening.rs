@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use dlq_core::memory::{MemoryBroker, MemorySink, MemorySource, MemoryTransport};
 use dlq_core::{
-    BoxCrashMarks, BoxRetryLane, BoxSink, Delivery, Message, StoreError, StoreErrorKind, Transport,
-    TransportError, TransportErrorKind,
+    BoxCrashMarks, BoxRetryQueue, BoxSink, Delivery, Message, StoreError, StoreErrorKind,
+    Transport, TransportError, TransportErrorKind,
 };
 use dlq_letters::memory::MemoryStore;
 use dlq_tower::consumer::{Consumer, ConsumerBuilder, Described, OpenError};
@@ -65,7 +65,7 @@ impl Transport<MemoryBroker> for Noting {
         &self,
         broker: &MemoryBroker,
         name: &str,
-    ) -> Result<Option<BoxRetryLane>, StoreError> {
+    ) -> Result<Option<BoxRetryQueue>, StoreError> {
         self.note("retries", name)?;
         self.inner.retry_queue(broker, name).await
     }
@@ -114,8 +114,8 @@ async fn a_part_that_is_given_or_left_out_is_not_opened() {
     open(bare).await;
     assert_eq!(noting.opened(), ["source billing"]);
     noting.opened.lock().unwrap().clear();
-    let queue = broker.retry_lane();
-    open(on().retry_lane(queue).crash_marks(MemoryStore::new())).await;
+    let queue = broker.retry_queue();
+    open(on().retry_queue(queue).crash_marks(MemoryStore::new())).await;
     assert_eq!(noting.opened(), ["letters billing", "source billing"]);
 }
 
@@ -153,7 +153,7 @@ async fn nothing_is_opened_for_settings_that_contradict_each_other() {
     let noting = Noting::new();
     let on = || Consumer::on(noting.clone(), &MemoryBroker::new());
     for wrong in
-        [on(), on().handler(work()).max_in_hand(0), on().handler(work()).processing_audit()]
+        [on(), on().handler(work()).max_in_flight(0), on().handler(work()).processing_audit()]
     {
         let error = wrong.open().await.expect_err("it contradicts itself");
         assert!(!error.is_transient(), "{error}");

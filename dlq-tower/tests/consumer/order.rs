@@ -63,7 +63,7 @@ async fn g5_a_key_keeps_its_order_while_a_message_is_retried_and_others_go_on() 
     assert_eq!(lines.len(), 6);
 }
 
-/// A wait beyond the hold limit would be escalated, and overtaken. It is spent in the process.
+/// A wait beyond the limit of in-process delays would go to the retry queue, and overtaken. It is spent in the process.
 #[tokio::test(start_paused = true)]
 async fn g5_a_long_wait_is_spent_in_the_process() {
     let (broker, store, log) = (keyed(&["a", "a", "b"]), Store::new(), Log::default());

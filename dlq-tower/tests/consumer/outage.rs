@@ -60,7 +60,7 @@ fn consumer(broker: &Broker, store: &Store, work: HandlerStack) -> ConsumerBuild
         .dead_letters(store.clone())
         .clock(store.clock.clone())
         .outage(protection())
-        .max_in_hand(8)
+        .max_in_flight(8)
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +98,7 @@ async fn g10_an_outage_buries_nothing_and_counts_no_attempt() {
     sleep(300 * SECOND).await;
     assert_eq!(counted(store.letters().await), noticed, "nothing more, however long it lasts");
     let probes = dependency.calls() - before;
-    // Pauses of 5, 10, 20 and 40 s; two attempts for each of up to three probes, and those that were in hand.
+    // Pauses of 5, 10, 20 and 40 s; two attempts for each of up to three probes, and those that were in flight.
     assert!((10..100).contains(&probes), "few are tried: {probes}");
 
     dependency.repair();
@@ -201,7 +201,7 @@ async fn attempts_at(keys: impl Idempotency + Clone) {
     let written = store.letters().await.len();
     sleep(300 * SECOND).await;
     let deferred = broker.settled_as("deferred");
-    assert!(deferred.len() > 31, "in hand when it began, and probes: {deferred:?}");
+    assert!(deferred.len() > 31, "in flight when it began, and probes: {deferred:?}");
     dependency.repair();
     broker.until_empty().await;
     let report = running.stop().await;
@@ -224,7 +224,7 @@ async fn nothing_is_fetched_during_a_pause() {
     let running = Running::start(consumer);
     health.wait_for(|health| health.outage).await.unwrap();
     let opened = Instant::now();
-    // What was in hand ends at once.
+    // What was in flight ends at once.
     tokio::task::yield_now().await;
     sleep(Duration::from_millis(10)).await;
     let fetched = broker.world().fetched;
@@ -349,7 +349,7 @@ async fn the_automatic_schedule_waits_for_the_end_of_an_outage() {
 /// A claim whose lease ended in our hands would count as a crash of its message.
 #[tokio::test(start_paused = true)]
 async fn g10_letters_that_were_claimed_wait_out_an_outage_in_the_store() {
-    // Those that wait in the lane are given back; also where the store does not answer the first time.
+    // Those that wait in the queue are given back; also where the store does not answer the first time.
     for refusals in [0, 1] {
         letters_wait_out_an_outage(refusals).await;
     }
@@ -372,7 +372,7 @@ async fn letters_wait_out_an_outage(refusals: u32) {
     let _ = store.replay().await;
 
     let consumer =
-        consumer(&broker, &store, work).claim_lease(6 * SECOND).max_in_hand(64).build().unwrap();
+        consumer(&broker, &store, work).claim_lease(6 * SECOND).max_in_flight(64).build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);
     health.wait_for(|health| health.outage).await.unwrap();

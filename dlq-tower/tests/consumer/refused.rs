@@ -151,7 +151,7 @@ async fn g1_a_sink_that_refuses_every_letter_stops_fetching_until_it_takes_one()
     let sink = Picky::of(&store, 0..40, StoreErrorKind::InvalidConfig);
     let consumer = Consumer::builder(broker.source())
         .handler(killing(&log, 0..40))
-        .max_in_hand(4)
+        .max_in_flight(4)
         .sink(sink.clone())
         .build()
         .unwrap();
@@ -255,7 +255,7 @@ async fn g3_what_one_of_two_sinks_has_confirmed_is_routed_again_and_not_run_agai
 #[tokio::test(start_paused = true)]
 async fn g3_a_retry_that_could_not_be_written_is_routed_again_and_not_run_again() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
-    store.fail("escalate", 4, StoreErrorKind::Unavailable);
+    store.fail("enqueue", 4, StoreErrorKind::Unavailable);
     let seen = log.clone();
     let work = handler("orders.handle", move |delivery: Delivery| {
         seen.note(delivery.attempt());
@@ -311,7 +311,7 @@ async fn g6_a_success_resolves_the_letter_of_its_own_death() {
     broker.until_empty().await;
     running.finish().await;
     assert_eq!(store.statuses().await, [Status::Resolved, Status::Pending]);
-    let audit = dlq_core::store::Upkeep::audit(&store.inner, 10).await.unwrap();
+    let audit = dlq_core::store::Maintenance::audit(&store.inner, 10).await.unwrap();
     assert_eq!(audit[0].by.who, "orders.handle");
 }
 

@@ -193,7 +193,7 @@ async fn starts_and_stops_lose_nothing() {
             .handler(work.clone())
             .dead_letters(store.clone())
             .clock(store.clock.clone())
-            .max_in_hand(16);
+            .max_in_flight(16);
         let running = Running::start(consumer.build().unwrap());
         sleep(SECOND * (round % 11) / 4).await;
         let report = running.stop().await;

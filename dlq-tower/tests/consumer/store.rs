@@ -1,7 +1,7 @@
 //! What comes back from a store, through a consumer.
 
 use dlq_core::store::{OperationState, Operations, Schedule};
-use dlq_core::{Delivery, Lane, Reason, Resolution, RetryPolicy, Status, StoreErrorKind};
+use dlq_core::{DeliveredFrom, Delivery, Reason, Resolution, RetryPolicy, Status, StoreErrorKind};
 use dlq_tower::consumer::{Consumer, ConsumerBuilder};
 use dlq_tower::handler::{HandlerError, HandlerStack, handler};
 use tokio::time::sleep;
@@ -10,12 +10,12 @@ use crate::broker::Broker;
 use crate::faulty::Store;
 use crate::support::{Log, Running, SECOND, policy, position, soon};
 
-/// Notes lane, generation and attempt of each run, and fails the first so many runs.
+/// Notes where it came from, generation and attempt of each run, and fails the first so many runs.
 fn failing(log: &Log, store: &Store, retry: RetryPolicy, runs: usize) -> HandlerStack {
     let log = log.clone();
     let work = handler("orders.handle", move |delivery: Delivery| {
-        let lane = if delivery.lane() == Lane::Store { "store" } else { "main" };
-        log.note(format!("{lane} {}.{}", delivery.generation(), delivery.attempt()));
+        let from = if delivery.delivered_from() == DeliveredFrom::Store { "store" } else { "main" };
+        log.note(format!("{from} {}.{}", delivery.generation(), delivery.attempt()));
         let fails = log.lines().len() <= runs;
         async move { if fails { Err(HandlerError::msg("down")) } else { Ok(()) } }
     });
@@ -39,7 +39,7 @@ async fn until(store: &Store, status: Status) {
     .await;
 }
 
-/// G3: attempts survive the escalation.
+/// G3: attempts survive the delayed_retry.
 #[tokio::test(start_paused = true)]
 async fn g3_a_long_wait_is_spent_in_the_store_and_the_count_goes_on() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
@@ -52,10 +52,10 @@ async fn g3_a_long_wait_is_spent_in_the_store_and_the_count_goes_on() {
     assert_eq!((report.retried, report.dead), (2, 1));
     let letter = &store.letters().await[0];
     assert_eq!((letter.reason, letter.attempts, letter.generation), (Reason::Exhausted, 3, 0));
-    assert_eq!((letter.history.len(), letter.escalations), (3, 2));
+    assert_eq!((letter.history.len(), letter.delayed_retries), (3, 2));
 }
 
-/// A due retry is not a second late: the lane is told of it.
+/// A due retry is not a second late: the source is told of it.
 #[tokio::test(start_paused = true)]
 async fn a_retry_in_the_store_runs_when_it_is_due() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
@@ -134,7 +134,7 @@ fn killing(
 ) -> HandlerStack {
     let log = log.clone();
     let work = handler("orders.handle", move |delivery: Delivery| {
-        let from_store = delivery.lane() == Lane::Store;
+        let from_store = delivery.delivered_from() == DeliveredFrom::Store;
         if from_store {
             log.note(format!("{}: {} crashes", position(&delivery), delivery.crashes()));
         }

@@ -54,7 +54,7 @@ impl Gateway {
     max_attempts = 4,
     max_crashes = 2,
     backoff = exponential("200ms", factor = 3, max = "2s", jitter = none),
-    hold_limit = "1m",
+    max_in_process_delay = "1m",
     timeout = "10s",
     concurrency = 2,
     terminal = ChargeError::BadAmount,
@@ -94,7 +94,7 @@ fn every_option_arrives() {
         .with_max_attempts(4)
         .with_max_crashes(2)
         .with_backoff(backoff)
-        .with_hold_limit(Duration::from_secs(60));
+        .with_max_in_process_delay(Duration::from_secs(60));
     assert_eq!(stack.policy(), &policy);
     assert_eq!(stack.timeout(), Some(Duration::from_secs(10)));
     assert_eq!(stack.concurrency(), Some(2));
@@ -334,11 +334,11 @@ mod backoff {
 
     #[test]
     fn durations_read_as_in_configuration() {
-        #[dlq_handler(timeout = " 1h 30m 2 ms ", hold_limit = "1d2us3ns")]
+        #[dlq_handler(timeout = " 1h 30m 2 ms ", max_in_process_delay = "1d2us3ns")]
         async fn timed() {}
         let stack = timed::handler().build().unwrap();
         assert_eq!(stack.timeout().unwrap(), duration::parse(" 1h 30m 2 ms ").unwrap());
-        assert_eq!(stack.policy().hold_limit(), duration::parse("1d2us3ns").unwrap());
+        assert_eq!(stack.policy().max_in_process_delay(), duration::parse("1d2us3ns").unwrap());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use dlq_tower::core::{
-    Cause, Delivery, Headers, Lane, Message, Origin, Position, Reason, Timestamp,
+    Cause, DeliveredFrom, Delivery, Headers, Message, Origin, Position, Reason, Timestamp,
 };
 use dlq_tower::extract::{
     Attempt, FromDelivery, FromRef, Json, Key, Meta, Payload, Rejection, State, take,
@@ -143,9 +143,9 @@ async fn meta_has_every_count() {
     let check = |meta: Meta| async move {
         assert_eq!(&*meta.consumer, "check");
         assert_eq!(meta.origin, Origin::new("memory", "payments", Position::Offset(7)));
-        assert_eq!(meta.lane, Lane::Retry);
+        assert_eq!(meta.delivered_from, DeliveredFrom::Retry);
         assert_eq!(meta.published_at, Some(Timestamp::from_millis(5)));
-        let counts = [meta.deliveries, meta.crashes, meta.escalations, meta.replays];
+        let counts = [meta.deliveries, meta.crashes, meta.delayed_retries, meta.replays];
         assert_eq!(counts, [4, 1, 2, 3]);
         assert_eq!(meta.generation, 0);
         let trace = meta.trace.parent().unwrap().trace_id();
@@ -155,10 +155,10 @@ async fn meta_has_every_count() {
         .with_published_at(Timestamp::from_millis(5))
         .with_header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
     let delivery = delivery(message)
-        .with_lane(Lane::Retry)
+        .with_delivered_from(DeliveredFrom::Retry)
         .with_deliveries(4)
         .with_crashes(1)
-        .with_escalations(2)
+        .with_delayed_retries(2)
         .with_replays(3);
     succeeds(&handler("check", check).build().unwrap(), delivery).await;
 }

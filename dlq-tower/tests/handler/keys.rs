@@ -192,7 +192,8 @@ async fn g1_a_rename_with_an_alias_keeps_done_keys() {
 
         let held = store.claim("shop.handle".into(), "held".into(), Duration::from_secs(9)).await;
         assert!(matches!(held, Ok(IdempotencyClaim::New { .. })));
-        let after = built("shop.orders", store).alias("shop.handle").hold_slots(0).build().unwrap();
+        let after =
+            built("shop.orders", store).alias("shop.handle").in_process_delays(0).build().unwrap();
         let deferred = run(&after, bytes("held")).await;
         assert!(matches!(deferred, Verdict::Defer { .. }), "{deferred:?}");
         let unrelated = built("shop.else", store).build().unwrap();

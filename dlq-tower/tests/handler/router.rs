@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlq_tower::core::{Delivery, Lane, Message, Reason};
+use dlq_tower::core::{DeliveredFrom, Delivery, Message, Reason};
 use dlq_tower::handler::{HandlerStack, Handles, handler};
 use dlq_tower::router::{Router, event};
 use dlq_tower::stage::Verdict;
@@ -83,17 +83,19 @@ async fn what_no_route_takes_is_rejected_under_the_routers_name() {
 async fn a_letter_goes_to_the_handler_that_failed_whatever_its_subject() {
     let ran = Ran::default();
     let router = router(&ran);
-    let letter =
-        |consumer: &str, lane| at("orders.created").with_consumer(consumer).with_lane(lane);
-    succeeds(&router, letter("payments", Lane::Store)).await;
-    succeeds(&router, letter("orders-before", Lane::Store)).await;
-    succeeds(&router, letter("orders", Lane::Retry)).await;
+    let letter = |consumer: &str, queue| {
+        at("orders.created").with_consumer(consumer).with_delivered_from(queue)
+    };
+    succeeds(&router, letter("payments", DeliveredFrom::Store)).await;
+    succeeds(&router, letter("orders-before", DeliveredFrom::Store)).await;
+    succeeds(&router, letter("orders", DeliveredFrom::Retry)).await;
     assert_eq!(ran.take(), ["payments", "orders", "orders"]);
 
     // A retry of a handler that was renamed goes by its subject; a letter that was sent back is for nobody else.
-    succeeds(&router, letter("renamed", Lane::Retry)).await;
+    succeeds(&router, letter("renamed", DeliveredFrom::Retry)).await;
     assert_eq!(ran.take(), ["created"]);
-    let sent = |consumer| letter(consumer, Lane::Retry).with_replays(1).with_escalations(0);
+    let sent =
+        |consumer| letter(consumer, DeliveredFrom::Retry).with_replays(1).with_delayed_retries(0);
     succeeds(&router, sent("payments")).await;
     succeeds(&router, sent("shop")).await;
     assert_eq!(ran.take(), ["payments", "created"]);
@@ -105,9 +107,9 @@ async fn a_letter_goes_to_the_handler_that_failed_whatever_its_subject() {
     assert!(ran.take().is_empty());
 
     // The router's own letters are routed anew; those of others are left alone.
-    succeeds(&router, letter("shop", Lane::Store)).await;
+    succeeds(&router, letter("shop", DeliveredFrom::Store)).await;
     assert_eq!(ran.take(), ["created"]);
-    let verdict = run(&router, letter("stranger", Lane::Store)).await;
+    let verdict = run(&router, letter("stranger", DeliveredFrom::Store)).await;
     let minute = Duration::from_secs(60);
     assert_eq!(verdict, Verdict::Defer { after: minute, why: "its handler is not here" });
     assert!(ran.take().is_empty());
@@ -124,7 +126,9 @@ async fn a_letter_of_a_former_name_dies_under_the_present_one() {
         .alias("old")
         .build()
         .unwrap();
-    let dead = dies(&stack, bytes("").with_consumer("old").with_lane(Lane::Store)).await;
+    let dead =
+        dies(&stack, bytes("").with_consumer("old").with_delivered_from(DeliveredFrom::Store))
+            .await;
     assert_eq!(&*dead.consumer, "new");
 }
 

@@ -55,7 +55,7 @@ fn every_setting_can_come_from_the_configuration() {
         r#"{
             "*": { "max_attempts": 9, "max_crashes": 1, "concurrency": 3 },
             "payments.charge": {
-                "max_retries": 3, "backoff": "ladder(30s, 5m)", "hold_limit": "2s",
+                "max_retries": 3, "backoff": "ladder(30s, 5m)", "max_in_process_delay": "2s",
                 "max_retry_after": "1h", "panic": "retry", "timeout": "10s"
             },
             "payments.chagre": { "max_attempts": 1 }
@@ -67,7 +67,7 @@ fn every_setting_can_come_from_the_configuration() {
         .with_max_attempts(3)
         .with_max_crashes(1)
         .with_backoff(Backoff::ladder(minutes))
-        .with_hold_limit(Duration::from_secs(2))
+        .with_max_in_process_delay(Duration::from_secs(2))
         .with_max_retry_after(Duration::from_secs(3600))
         .with_panic(PanicPolicy::Retry);
     assert_eq!(stack.policy(), &policy);
@@ -90,7 +90,7 @@ fn every_setting_can_come_from_the_environment() {
         ("DLQ_MAX_CRASHES", "1"),
         ("DLQ_PAYMENTS_CHARGE_MAX_RETRIES", "3"),
         ("DLQ_PAYMENTS_CHARGE_BACKOFF", "constant(2s)"),
-        ("DLQ_PAYMENTS_CHARGE_HOLD_LIMIT", "2s"),
+        ("DLQ_PAYMENTS_CHARGE_MAX_IN_PROCESS_DELAY", "2s"),
         ("DLQ_PAYMENTS_CHARGE_MAX_RETRY_AFTER", "1h"),
         ("DLQ_PAYMENTS_CHARGE_PANIC", "retry"),
         ("DLQ_PAYMENTS_CHARGE_TIMEOUT", "10s"),
@@ -101,7 +101,7 @@ fn every_setting_can_come_from_the_environment() {
         .with_max_attempts(3)
         .with_max_crashes(1)
         .with_backoff(Backoff::constant(Duration::from_secs(2)))
-        .with_hold_limit(Duration::from_secs(2))
+        .with_max_in_process_delay(Duration::from_secs(2))
         .with_max_retry_after(Duration::from_secs(3600))
         .with_panic(PanicPolicy::Retry);
     assert_eq!(stack.policy(), &policy);

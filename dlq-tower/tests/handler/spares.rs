@@ -162,7 +162,7 @@ impl Drop for Running {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_are_as_many_as_messages_in_hand_and_permits_as_many_as_there_are() {
+async fn places_are_as_many_as_messages_in_flight_and_permits_as_many_as_there_are() {
     let gate = Arc::new(Semaphore::new(0));
     let running = Arc::new(AtomicUsize::new(0));
     let work = {

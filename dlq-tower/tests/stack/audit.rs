@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use dlq_core::store::{Processed, Upkeep as _};
+use dlq_core::store::{Maintenance as _, Processed};
 use dlq_letters::memory::MemoryStore;
 use dlq_tower::audit::{AuditLayer, audit};
 use dlq_tower::classify::ClassifyLayer;

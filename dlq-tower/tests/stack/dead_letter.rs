@@ -2,8 +2,8 @@ use std::sync::{Arc, Mutex};
 
 use dlq_core::store::{Receipt, Sink};
 use dlq_core::{
-    DeadLetter, Death, Delivery, Disposition, ErrorClass, Lane, LetterId, Reason, StoreError,
-    StoreErrorKind,
+    DeadLetter, Death, DeliveredFrom, Delivery, Disposition, ErrorClass, LetterId, Reason,
+    StoreError, StoreErrorKind,
 };
 use dlq_tower::classify::{Classify, ClassifyLayer};
 use dlq_tower::dead_letter::DeadLetterLayer;
@@ -49,7 +49,7 @@ async fn a_death_is_written_with_all_that_is_known_and_only_then_settled() {
     let message = delivery(7)
         .with_deliveries(4)
         .with_crashes(1)
-        .with_escalations(2)
+        .with_delayed_retries(2)
         .with_replays(3)
         .with_previous("orders.retry.1h");
     let letter = letter(call(&service, message.clone()).await);
@@ -59,7 +59,7 @@ async fn a_death_is_written_with_all_that_is_known_and_only_then_settled() {
     assert_eq!((letter.consumer.as_str(), letter.service.as_deref()), (CONSUMER, Some("billing")));
     assert_eq!((letter.reason, letter.class), (Reason::Exhausted, ErrorClass::Transient));
     assert_eq!((letter.attempts, letter.deliveries, letter.crashes), (2, 4, 1));
-    assert_eq!((letter.escalations, letter.state.replays), (2, 3));
+    assert_eq!((letter.delayed_retries, letter.state.replays), (2, 3));
     assert_eq!(letter.history.len(), 2);
     assert_eq!(letter.died_at, start().after(secs(1)));
     assert!(letter.confirmed);
@@ -148,12 +148,15 @@ async fn feeds_get_nothing_that_the_authoritative_sink_does_not_have() {
 
 #[tokio::test(start_paused = true)]
 async fn a_letter_from_the_store_is_recorded_by_settling_it() {
-    let (store, broker, lane) = (TestSink::default(), TestSink::default(), TestLane::default());
+    let (store, broker, queue) =
+        (TestSink::default(), TestSink::default(), TestRetryQueue::default());
     let layer = || {
-        DeadLetterLayer::new(store.clone()).feed("broker", broker.clone()).retry_lane(lane.clone())
+        DeadLetterLayer::new(store.clone())
+            .feed("broker", broker.clone())
+            .retry_queue(queue.clone())
     };
     let death = Death { letter: LetterId::from_bytes([9; 16]), generation: 2 };
-    let replayed = delivery(1).with_lane(Lane::Store).with_death(death);
+    let replayed = delivery(1).with_delivered_from(DeliveredFrom::Store).with_death(death);
     let letter = letter(call(&dying(layer()), replayed.clone()).await);
     assert_eq!(letter.death(), death, "its own letter, one death later");
     assert_eq!((store.held(), broker.held()), (0, 1));
@@ -161,30 +164,31 @@ async fn a_letter_from_the_store_is_recorded_by_settling_it() {
     let slow = RetryLayer::new(policy(3, secs(60)));
     let service = stack(layer(), slow, Handler::always(down()));
     let settlement = call(&service, replayed).await.unwrap();
-    let Disposition::Escalated { due, history, attempts } = settlement.into_disposition() else {
-        panic!("expected an escalation")
+    let Disposition::DelayedRetry { due, history, attempts } = settlement.into_disposition() else {
+        panic!("expected an delayed_retry")
     };
     assert_eq!((due, history.len(), attempts), (start().after(secs(60)), 1, 1));
-    assert!(lane.escalations.lock().unwrap().is_empty());
+    assert!(queue.delayed_retries.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_is_escalated_and_only_then_settled() {
-    let lane = TestLane::default();
-    let layer = DeadLetterLayer::new(TestSink::default()).retry_lane(lane.clone());
+async fn a_retry_is_enqueued_and_only_then_settled() {
+    let queue = TestRetryQueue::default();
+    let layer = DeadLetterLayer::new(TestSink::default()).retry_queue(queue.clone());
     let service = stack(layer, RetryLayer::new(policy(3, secs(60))), Handler::always(down()));
     let settlement = call(&service, delivery(1)).await.unwrap();
-    assert!(matches!(settlement.disposition(), Disposition::Escalated { attempts: 1, .. }));
-    let escalations = lane.escalations.lock().unwrap();
-    let [escalation] = escalations.as_slice() else { panic!("one escalation") };
-    assert_eq!((&*escalation.consumer, escalation.attempts), (CONSUMER, 1));
-    assert_eq!((escalation.due, escalation.history.len()), (start().after(secs(60)), 1));
+    assert!(matches!(settlement.disposition(), Disposition::DelayedRetry { attempts: 1, .. }));
+    let delayed_retries = queue.delayed_retries.lock().unwrap();
+    let [delayed_retry] = delayed_retries.as_slice() else { panic!("one delayed_retry") };
+    assert_eq!((&*delayed_retry.consumer, delayed_retry.attempts), (CONSUMER, 1));
+    assert_eq!((delayed_retry.due, delayed_retry.history.len()), (start().after(secs(60)), 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_cannot_be_written_is_not_settled() {
-    let lane = TestLane { fails: Some(StoreErrorKind::Unavailable), ..TestLane::default() };
-    let layer = DeadLetterLayer::new(TestSink::default()).retry_lane(lane);
+    let queue =
+        TestRetryQueue { fails: Some(StoreErrorKind::Unavailable), ..TestRetryQueue::default() };
+    let layer = DeadLetterLayer::new(TestSink::default()).retry_queue(queue);
     let service = stack(layer, RetryLayer::new(policy(3, secs(60))), Handler::always(down()));
     let error = call(&service, delivery(1)).await.unwrap_err();
     assert_eq!(error.cause(), "the provider is down");
@@ -192,9 +196,10 @@ async fn a_retry_that_cannot_be_written_is_not_settled() {
 
 #[tokio::test(start_paused = true)]
 async fn g1_a_message_that_can_never_wait_dies() {
-    let lane = TestLane { fails: Some(StoreErrorKind::Refused), ..TestLane::default() };
+    let queue =
+        TestRetryQueue { fails: Some(StoreErrorKind::Refused), ..TestRetryQueue::default() };
     let sink = TestSink::default();
-    let layer = DeadLetterLayer::new(sink.clone()).retry_lane(lane);
+    let layer = DeadLetterLayer::new(sink.clone()).retry_queue(queue);
     let service = stack(layer, RetryLayer::new(policy(3, secs(60))), Handler::always(down()));
     let letter = letter(call(&service, delivery(1)).await);
     assert_eq!((letter.reason, letter.class), (Reason::Exhausted, ErrorClass::Transient));
@@ -202,7 +207,7 @@ async fn g1_a_message_that_can_never_wait_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_retry_lane_the_broker_keeps_the_message() {
+async fn without_a_retry_queue_the_broker_keeps_the_message() {
     let layer = DeadLetterLayer::new(TestSink::default());
     let service = stack(layer, RetryLayer::new(policy(3, secs(60))), Handler::always(down()));
     let settlement = call(&service, delivery(1)).await.unwrap();

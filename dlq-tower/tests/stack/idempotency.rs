@@ -134,7 +134,7 @@ async fn a_failure_frees_the_key_and_is_counted() {
 async fn retries_claim_anew_and_count_alike() {
     for (store, layer) in both() {
         let handler = Handler::always(down());
-        let upkeep = layer.upkeep();
+        let keys = layer.key_janitor();
         let service = ServiceBuilder::new()
             .layer(RetryLayer::new(policy(3, secs(1))))
             .layer(layer)
@@ -150,16 +150,16 @@ async fn retries_claim_anew_and_count_alike() {
             (4, 4),
             "no more than one run without a letter"
         );
-        assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+        assert_eq!(keys.start_over(&delivery(1)).await.unwrap(), None);
         let IdempotencyClaim::New { token, attempts, .. } = claim(&store).await else {
             panic!("free")
         };
         assert_eq!(attempts, 0, "its letter counts from here on");
         tokio::time::advance(secs(10)).await;
-        let held = upkeep.start_over(&delivery(1)).await.unwrap();
+        let held = keys.start_over(&delivery(1)).await.unwrap();
         assert_eq!(held, Some(secs(20)), "whoever is at it goes on with the counts");
         assert!(store.complete(token, secs(60)).await.unwrap());
-        assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+        assert_eq!(keys.start_over(&delivery(1)).await.unwrap(), None);
         assert!(matches!(claim(&store).await, IdempotencyClaim::Done { .. }), "done stays done");
     }
 }
@@ -171,7 +171,7 @@ async fn a_message_inherits_nothing_from_a_dead_one_with_its_key() {
         let refused = bad();
         let acts = [down(), down(), down(), down(), refused, down(), down(), down()];
         let handler = Handler::new(acts.map(Act::Fail));
-        let upkeep = layer.upkeep();
+        let keys = layer.key_janitor();
         let service = ServiceBuilder::new()
             .layer(RetryLayer::new(policy(3, secs(1))))
             .layer(layer.max_crashes(2))
@@ -184,7 +184,7 @@ async fn a_message_inherits_nothing_from_a_dead_one_with_its_key() {
             let Verdict::Dead(dead) = died else { panic!("it is down: {died:?}") };
             assert_eq!((dead.reason, dead.attempts), (reason, attempts));
             if reason == Reason::Exhausted {
-                assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+                assert_eq!(keys.start_over(&delivery(1)).await.unwrap(), None);
             }
         }
         assert_eq!(handler.runs(), 8);
@@ -202,7 +202,7 @@ async fn a_message_inherits_nothing_from_a_dead_one_with_its_key() {
                 "not run without a letter"
             );
         }
-        assert_eq!(upkeep.start_over(&delivery(1)).await.unwrap(), None);
+        assert_eq!(keys.start_over(&delivery(1)).await.unwrap(), None);
         let next = verdict(&service, delivery(1)).await;
         assert_eq!(next, Verdict::Done(Done::Succeeded), "not buried unrun");
     }
@@ -290,7 +290,7 @@ async fn a_clock_that_is_set_back_makes_nobody_wait_longer_than_a_lease() {
         other => panic!("{other}"),
     };
     assert!(remaining <= secs(30), "{outcome:?}");
-    let left = layer.upkeep().start_over(&delivery(1)).await.unwrap();
+    let left = layer.key_janitor().start_over(&delivery(1)).await.unwrap();
     assert!(left.is_some_and(|left| left <= secs(30)), "{left:?}");
 }
 

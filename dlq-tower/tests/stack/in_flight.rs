@@ -8,7 +8,7 @@ use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, IdempotencyToken
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
 use dlq_tower::idempotency::IdempotencyLayer;
-use dlq_tower::retry::{HoldSlots, RetryLayer, RunLoop};
+use dlq_tower::retry::{InProcessDelays, RetryLayer, RunLoop};
 use dlq_tower::stage::{Done, Verdict};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -22,12 +22,16 @@ use crate::support::*;
 fn stack(
     layer: &IdempotencyLayer,
     handler: &Handler,
-    slots: &HoldSlots,
+    slots: &InProcessDelays,
 ) -> impl Service<dlq_core::Delivery, Response = Verdict, Error = std::convert::Infallible, Future: Send>
 + Clone
 + use<> {
     ServiceBuilder::new()
-        .layer(RetryLayer::new(policy(3, secs(1))).with_clock(clock()).hold_slots(slots.clone()))
+        .layer(
+            RetryLayer::new(policy(3, secs(1)))
+                .with_clock(clock())
+                .in_process_delays(slots.clone()),
+        )
         .layer(ConcurrencyLayer::new(2))
         .layer(layer.clone())
         .layer(ClassifyLayer::new(judge))
@@ -57,7 +61,7 @@ const DUPLICATE: Verdict = Verdict::Done(Done::Duplicate);
 async fn who_waits_for_a_message_of_this_process_is_woken_when_it_is_done() {
     for (_, layer) in both() {
         let handler = Handler::new([Act::Take(Duration::from_millis(12_345))]);
-        let slots = HoldSlots::new(8);
+        let slots = InProcessDelays::new(8);
         let service = stack(&layer, &handler, &slots);
         // Waiting takes no permit: the last message is run at once.
         let runs = [1, 1, 1, 2].map(|offset| timed(&service, offset));
@@ -76,7 +80,7 @@ async fn who_waits_for_a_message_of_this_process_is_woken_when_it_is_done() {
 async fn who_waits_runs_when_the_other_is_dropped_or_dies() {
     for (_, layer) in both() {
         let handler = Handler::new([Act::Take(secs(60)), Act::Fail(bad())]);
-        let service = stack(&layer, &handler, &HoldSlots::new(8));
+        let service = stack(&layer, &handler, &InProcessDelays::new(8));
         let mut first = Box::pin(timed(&service, 1));
         let mut second = Box::pin(timed(&service, 1));
         let third = timed(&service, 1);
@@ -102,7 +106,7 @@ async fn who_waits_runs_when_the_other_is_dropped_or_dies() {
 async fn one_that_is_in_flight_elsewhere_is_asked_for_less_and_less_often() {
     for (store, layer) in both() {
         let handler = Handler::default();
-        let slots = HoldSlots::new(8);
+        let slots = InProcessDelays::new(8);
         let service = stack(&layer, &handler, &slots);
         // Done after so many milliseconds, found after so many: 100, 200, 400 ... in between, at last 5 s.
         for (offset, done, found) in [(1, 20, 100), (2, 250, 300), (3, 10_000, 11_300)] {
@@ -127,7 +131,7 @@ async fn one_that_is_in_flight_elsewhere_is_asked_for_less_and_less_often() {
 async fn the_lease_of_a_process_that_died_is_waited_for() {
     for (store, layer) in both() {
         let handler = Handler::default();
-        let service = stack(&layer, &handler, &HoldSlots::new(8));
+        let service = stack(&layer, &handler, &InProcessDelays::new(8));
         let _died = claim(&store).await;
         let (verdict, at) = timed(&service, 1).await;
         assert_eq!(verdict, DONE);
@@ -136,18 +140,18 @@ async fn the_lease_of_a_process_that_died_is_waited_for() {
     }
 }
 
-/// After a crash as many messages wait as the process had in hand: some of them here, beside the retries, which have all
+/// After a crash as many messages wait as the process had in flight: some of them here, beside the retries, which have all
 /// their slots.
 #[tokio::test(start_paused = true)]
 async fn who_waits_leaves_the_slots_to_retries() {
     for (store, layer) in both() {
         for of_loop in [false, true] {
-            let slots = HoldSlots::new(3);
-            let own = if of_loop { HoldSlots::new(64) } else { slots.clone() };
+            let slots = InProcessDelays::new(3);
+            let own = if of_loop { InProcessDelays::new(64) } else { slots.clone() };
             let handler = Handler::new([Act::Fail(down()), Act::Fail(down()), Act::Fail(down())]);
             let service = stack(&layer, &handler, &own);
-            let all = if of_loop { slots.clone() } else { HoldSlots::new(64) };
-            let run_loop = Arc::new(RunLoop::new(CancellationToken::new()).slots(all));
+            let all = if of_loop { slots.clone() } else { InProcessDelays::new(64) };
+            let run_loop = Arc::new(RunLoop::new(CancellationToken::new()).in_process_delays(all));
             let handed = |offset| {
                 let delivery = delivery(offset).with_extension(Arc::clone(&run_loop));
                 verdict(&service, delivery)
@@ -187,7 +191,7 @@ async fn who_waits_leaves_the_slots_to_retries() {
 #[tokio::test(start_paused = true)]
 async fn who_waits_does_not_hold_up_a_stop() {
     for (store, layer) in both() {
-        let service = stack(&layer, &Handler::default(), &HoldSlots::new(8));
+        let service = stack(&layer, &Handler::default(), &InProcessDelays::new(8));
         let _theirs = claim(&store).await;
         let stop = CancellationToken::new();
         let mut waits = Box::pin(verdict(&service, of_loop(&stop)));

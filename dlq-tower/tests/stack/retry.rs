@@ -4,7 +4,7 @@ use dlq_core::policy::{Backoff, Jitter, RetryPolicy};
 use dlq_core::{Attempt, Cause, Death, Delivery, ErrorClass, Failure, History, Reason};
 use dlq_tower::classify::ClassifyLayer;
 use dlq_tower::concurrency::ConcurrencyLayer;
-use dlq_tower::retry::{HoldSlots, Retry, RetryLayer};
+use dlq_tower::retry::{InProcessDelays, Retry, RetryLayer};
 use dlq_tower::stage::{Done, GivenUp, Postponed, Setback, Verdict};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -185,7 +185,7 @@ async fn what_the_failing_side_asks_for_wins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_beyond_the_hold_limit_is_handed_on() {
+async fn a_delay_beyond_the_max_in_process_delay_is_handed_on() {
     let handler = Handler::always(down());
     let service = retried(RetryLayer::new(policy(3, secs(6))), &handler);
     let begin = Instant::now();
@@ -198,8 +198,9 @@ async fn a_delay_beyond_the_hold_limit_is_handed_on() {
 #[tokio::test(start_paused = true)]
 async fn no_more_messages_wait_in_the_process_than_there_are_slots() {
     let handler = Handler::always(down());
-    let slots = HoldSlots::new(1);
-    let service = retried(RetryLayer::new(policy(2, secs(2))).hold_slots(slots.clone()), &handler);
+    let slots = InProcessDelays::new(1);
+    let service =
+        retried(RetryLayer::new(policy(2, secs(2))).in_process_delays(slots.clone()), &handler);
     let mut first = Box::pin(verdict(&service, delivery(1)));
     assert!(futures_util::poll!(first.as_mut()).is_pending());
     assert_eq!(slots.free(), 0);
@@ -310,8 +311,9 @@ async fn a_deferral_does_not_forget_the_attempts_made_before_it() {
 #[tokio::test(start_paused = true)]
 async fn a_message_that_waits_does_not_hold_up_a_stop() {
     let handler = Handler::always(down());
-    let slots = HoldSlots::new(1);
-    let service = retried(RetryLayer::new(policy(3, secs(5))).hold_slots(slots.clone()), &handler);
+    let slots = InProcessDelays::new(1);
+    let service =
+        retried(RetryLayer::new(policy(3, secs(5))).in_process_delays(slots.clone()), &handler);
     let stop = CancellationToken::new();
     let mut waiting = Box::pin(verdict(&service, of_loop(&stop)));
     assert!(futures_util::poll!(waiting.as_mut()).is_pending());

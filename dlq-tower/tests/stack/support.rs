@@ -9,8 +9,8 @@ use std::time::Duration;
 use dlq_core::policy::{Backoff, RetryPolicy};
 use dlq_core::store::Receipt;
 use dlq_core::{
-    Attempt, Classification, DeadLetter, Death, Delivery, Escalation, Message, Origin, Position,
-    RetryLane, SharedClock, Sink, StoreError, StoreErrorKind, Timestamp, TokioClock,
+    Attempt, Classification, DeadLetter, Death, DelayedRetry, Delivery, Message, Origin, Position,
+    RetryQueue, SharedClock, Sink, StoreError, StoreErrorKind, Timestamp, TokioClock,
 };
 use dlq_tower::retry::RunLoop;
 use dlq_tower::stage::{Setback, Verdict};
@@ -261,19 +261,19 @@ impl Sink for TestSink {
     }
 }
 
-/// A retry lane that keeps what it is given, or refuses it.
+/// A retry queue that keeps what it is given, or refuses it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TestLane {
+pub(crate) struct TestRetryQueue {
     pub(crate) fails: Option<StoreErrorKind>,
-    pub(crate) escalations: Arc<Mutex<Vec<Escalation>>>,
+    pub(crate) delayed_retries: Arc<Mutex<Vec<DelayedRetry>>>,
 }
 
-impl RetryLane for TestLane {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
+impl RetryQueue for TestRetryQueue {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
         if let Some(kind) = self.fails {
-            return Err(StoreError::new(kind, "escalate"));
+            return Err(StoreError::new(kind, "enqueue"));
         }
-        self.escalations.lock().unwrap().push(escalation);
+        self.delayed_retries.lock().unwrap().push(delayed_retry);
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ async fn a_stack_of_every_layer_retries_buries_and_recognises() {
     let service = ServiceBuilder::new()
         .layer(TraceLayer::new())
         .layer(MetricsLayer::new())
-        .layer(DeadLetterLayer::new(store.clone()).retry_lane(store.clone()).with_clock(clock()))
+        .layer(DeadLetterLayer::new(store.clone()).retry_queue(store.clone()).with_clock(clock()))
         .layer(RetryLayer::new(policy(3, secs(1))).with_clock(clock()))
         .layer(ConcurrencyLayer::new(4))
         .layer(IdempotencyLayer::new(BoxIdempotency::new(keys), |d| d.message().key().cloned()))

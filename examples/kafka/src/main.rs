@@ -34,7 +34,7 @@ const CONSUMER: &str = "payments.charge";
 #[dlq_handler(
     name = "payments.charge",
     backoff = ladder("1s", "3s"),
-    hold_limit = "500ms",
+    max_in_process_delay = "500ms",
     timeout = "250ms",
     idempotency_key = |payment: &Payment| payment.id.clone(),
 )]

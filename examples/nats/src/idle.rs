@@ -7,7 +7,7 @@ use tower_dlq::nats::async_nats::jetstream;
 
 use crate::feed::STREAM;
 
-/// Waits until every message is settled, and every record of the retry lane.
+/// Waits until every message is settled, and every record of the retry queue.
 pub(crate) async fn until_idle(client: &Client) {
     let context = jetstream::new(client.clone());
     loop {

@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     journal.note(START, 0)?;
     let consumer = Consumer::on(consumer(), &brokers(&bootstrap))
         .handler(work::handler().with_state(journal).build()?)
-        .max_in_hand(64)
+        .max_in_flight(64)
         .open()
         .await?;
     let group = Arc::new(Group::at(&bootstrap)?);

@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .replicas(replicas);
     let consumer = Consumer::on(messages, &client)
         .handler(work::handler().with_state(journal).build()?)
-        .max_in_hand(64)
+        .max_in_flight(64)
         .open()
         .await?;
     let context = jetstream::new(client);

@@ -79,7 +79,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .dead_letters(store.clone())
         .claim_lease(LEASE)
         .poll(Duration::from_millis(20))
-        .max_in_hand(32)
+        .max_in_flight(32)
         .shutdown_deadline(Duration::from_secs(60))
         .build()?;
     let report = consumer

@@ -1,4 +1,4 @@
-//! `SIGTERM`: it finishes what it has in hand and ends.
+//! `SIGTERM`: it finishes what it has in flight and ends.
 
 use std::time::{Duration, Instant};
 

@@ -60,7 +60,7 @@ impl Kafka {
         }
         for record in read(&self.bootstrap, RETRIES, PARTITIONS) {
             let (_, ours) = split(&record.headers);
-            assert_eq!(ours.escalations, Some(1), "{record:?}");
+            assert_eq!(ours.delayed_retries, Some(1), "{record:?}");
             let text = std::str::from_utf8(record.value.as_ref().unwrap()).unwrap();
             *copies.hops.entry(text.parse().unwrap()).or_default() += 1;
         }

@@ -216,7 +216,7 @@ impl<'a> Crew<'a> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_on_kafka_consumers_killed_during_rebalances_lose_nothing() {
     let kills = number("DLQ_KAFKA_KILLS", 50);
-    // Enough that there is work in hand at the last.
+    // Enough that there is work in flight at the last.
     let messages = number("DLQ_KAFKA_MESSAGES", (60 * kills).max(10_000));
     let Some(kafka) = Kafka::new(Kafka::one(), messages).await else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ struct Run {
 
 type Runs = (char, mpsc::UnboundedSender<Run>);
 
-#[dlq_handler(name = "tests.moving", max_attempts = 2, hold_limit = "1ms")]
+#[dlq_handler(name = "tests.moving", max_attempts = 2, max_in_process_delay = "1ms")]
 async fn fail(
     Json(n): Json<u64>,
     attempt: Attempt,

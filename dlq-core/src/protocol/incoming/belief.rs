@@ -16,7 +16,7 @@ pub struct Claimed {
 }
 
 impl Decoded {
-    /// The identity that these headers claim for a message of the main lane, if the claim is to be believed for `consumer`
+    /// The identity that these headers claim for a message of the main stream, if the claim is to be believed for `consumer`
     /// (G2). The message was read at `read_at`.
     ///
     /// Handlers copy headers onto new messages, and producers can forge them. A claim is believed where the binding fits
@@ -75,7 +75,7 @@ impl Decoded {
         self.letter.is_some_and(|letter| self.binding == Some(Binding::of(&letter, message)))
     }
 
-    /// True if they claim more deaths than any message has, so that their identity is believed on no lane.
+    /// True if they claim more deaths than any message has, so that their identity is believed on no queue.
     #[must_use]
     pub fn is_absurd(&self) -> bool {
         self.generation.is_some_and(|generation| generation >= Death::MAX_GENERATION)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub use belief::Claimed;
 
 use super::{Decoded, names};
-use crate::{Addressee, BindingKey, Death, Delivery, Headers, Lane, Message, Origin};
+use crate::{Addressee, BindingKey, Death, DeliveredFrom, Delivery, Headers, Message, Origin};
 
 /// Turns what one consumer received into deliveries.
 ///
@@ -32,7 +32,7 @@ impl Incoming {
         Self { addressee, key: None, id_header: None, event_header: None }
     }
 
-    /// Makes the delivery of a message of the main lane, which was read at `stands` with all its headers.
+    /// Makes the delivery of a message of the main stream, which was read at `stands` with all its headers.
     ///
     /// A message that claims to be a letter is taken for one where the [claim](Decoded::claimed) is believed. It is then as
     /// its producer sent it, and was born where its headers say. `split` parts the producer's headers from ours; it is
@@ -93,11 +93,11 @@ impl Incoming {
         let failed = decoded.consumer.map(Arc::from);
         let consumer = failed.unwrap_or_else(|| Arc::clone(self.addressee.name()));
         let delivery = Delivery::to(consumer, message, origin)
-            .with_lane(Lane::Retry)
+            .with_delivered_from(DeliveredFrom::Retry)
             .with_previous(stage)
             .with_history(decoded.history.unwrap_or_default())
             .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
-            .with_escalations(decoded.escalations.unwrap_or(1))
+            .with_delayed_retries(decoded.delayed_retries.unwrap_or(1))
             .with_replays(decoded.replays.unwrap_or(0));
         match death {
             Some(death) => delivery.with_death(death),

@@ -257,7 +257,7 @@ mod tests {
             attempts: 1,
             deliveries: 1,
             crashes: 0,
-            escalations: 0,
+            delayed_retries: 0,
             fingerprint: crate::Fingerprint::of("a", Reason::Exhausted, None),
             died_at: Timestamp::EPOCH,
             confirmed: true,

@@ -26,7 +26,7 @@ fn the_protocol_without_an_identity_is_read() {
     assert_producers(&letter, &record, &[]);
     assert_eq!(letter.id, id("orders", 3, 41, None, ""));
     assert_eq!((letter.class, letter.reason), (ErrorClass::Transient, Reason::Exhausted));
-    assert_eq!((letter.attempts, letter.escalations), (4, 3));
+    assert_eq!((letter.attempts, letter.delayed_retries), (4, 3));
     assert_eq!(letter.cause, Some(Cause::Error));
     assert_eq!(letter.error(), "connection refused");
     let failed = "2027-01-15T08:00:30.123456789Z".parse().unwrap();

@@ -26,11 +26,11 @@
 //! A consumer that reads with `read_uncommitted`, which is the default of Java's client, sees what was aborted too, and
 //! a letter twice whose replay was killed. librdkafka's default is `read_committed`, and so is ours.
 
-mod hearers;
 mod parcels;
 mod plan;
 mod readers;
 mod run;
+mod subscribers;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -39,9 +39,9 @@ use std::time::Duration;
 use dlq_core::replay::ReplayRules;
 use dlq_core::{Filter, LetterId, OperationId};
 
-pub(crate) use hearers::listeners;
+pub(crate) use subscribers::listeners;
 
-pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
+pub use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped, Subscriber};
 pub(super) use readers::Way;
 
 use super::KafkaLetters;
@@ -109,8 +109,8 @@ pub struct Replayed {
 ///     let filter = Filter::new().with_error("connection refused");
 ///     let target = KafkaTarget::Origin { keep_partition: false };
 ///     let replay = KafkaReplay::new(letters, filter, target, id).with_rate(100);
-///     for hearer in &replay.plan().await?.hearers {
-///         println!("{hearer} will hear them too");
+///     for subscriber in &replay.plan().await?.subscribers {
+///         println!("{subscriber} will hear them too");
 ///     }
 ///     let report = replay.run(std::future::pending(), |_| {}).await?;
 ///     println!("{report}");

@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::super::send::{KafkaTarget, Shipment};
 use super::super::snapshot::{Place, Row, Snapshot};
-use super::{Agreed, KafkaReplay, hearers, readers};
+use super::{Agreed, KafkaReplay, readers, subscribers};
 use crate::dialect::{Gap, UNREADABLE_HEADERS};
 use crate::dispatch::{REPLAYING, refused};
 use crate::error::SetupError;
@@ -66,7 +66,7 @@ impl KafkaReplay {
                 plan.notes.extend(unheard.into_values());
             }
         } else {
-            hearers::find(self.letters.brokers(), &owners, &mut plan).await?;
+            subscribers::find(self.letters.brokers(), &owners, &mut plan).await?;
         }
         plan.notes.sort_unstable();
         let agreed = Agreed { seen: snapshot.seen.clone(), last: selected.last() };

@@ -10,7 +10,7 @@ use rdkafka::error::KafkaError;
 use super::super::aside::aside;
 use super::super::lookup;
 use super::ASKING;
-use super::hearers::committed;
+use super::subscribers::committed;
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::groups::Groups;

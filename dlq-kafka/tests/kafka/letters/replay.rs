@@ -140,13 +140,14 @@ async fn a_plan_says_what_would_be_done_and_changes_nothing() {
     assert_eq!((plan.letters, plan.sample.len()), (10, 10));
     assert_eq!(plan.sample[0].payload_size, Some(1));
     assert_eq!((plan.skipped[&Skipped::MaxReplays], plan.skipped[&Skipped::NoOrigin]), (1, 1));
-    let hearers: Vec<&str> = plan.hearers.iter().map(|hearer| hearer.consumer.as_str()).collect();
-    assert_eq!(hearers, ["shipping"]);
+    let subscribers: Vec<&str> =
+        plan.subscribers.iter().map(|subscriber| subscriber.consumer.as_str()).collect();
+    assert_eq!(subscribers, ["shipping"]);
     assert!(plan.notes.len() == 1 && plan.notes[0].contains("elsewhere"), "{:?}", plan.notes);
     assert!(shop.sent_back().await.is_empty());
     assert!(!shop.has_topic(&format!("{}.replays", shop.dlq)), "nothing was changed");
     let to_handler = replay(&letters, KafkaTarget::Handler(Ladder::new()), 1).plan().await.unwrap();
-    assert!(to_handler.hearers.is_empty(), "{:?}", to_handler.hearers);
+    assert!(to_handler.subscribers.is_empty(), "{:?}", to_handler.subscribers);
     assert!(to_handler.notes.iter().any(|note| note.contains("no retry topic")));
     // While somebody sends, a plan takes nothing from them.
     let slow = to_origin(&letters, 1).with_rate(4);

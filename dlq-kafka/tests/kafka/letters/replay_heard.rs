@@ -70,13 +70,13 @@ async fn g9_groups_that_cannot_be_asked_are_named() {
     let named = async {
         loop {
             let plan = to_origin(&letters, 1).plan().await.unwrap();
-            if !plan.hearers.iter().any(|hearer| hearer.consumer == "shipping") {
+            if !plan.subscribers.iter().any(|subscriber| subscriber.consumer == "shipping") {
                 break plan;
             }
         }
     };
     let plan = timeout(PATIENCE, named).await.expect("the rule is in force");
-    assert!(plan.hearers.iter().any(|hearer| hearer.consumer == "audit"), "{plan:?}");
+    assert!(plan.subscribers.iter().any(|subscriber| subscriber.consumer == "audit"), "{plan:?}");
     let is_said =
         |note: &String| note.contains("heard by `shipping`") && note.contains("`Describe`");
     assert!(plan.notes.iter().any(is_said), "{plan:?}");

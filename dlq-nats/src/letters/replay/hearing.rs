@@ -48,9 +48,9 @@ pub(crate) async fn consumers(context: &Context, stream: &str) -> Result<Vec<Hea
     let stream = context.get_stream_no_info(stream).await;
     let stream = stream.map_err(|error| unwritable(REPLAYING, error))?;
     // Who only looks hears nothing.
-    let is_hearer =
+    let is_subscriber =
         |found: &consumer::Info| ready(found.config.description.as_deref() != Some(SCANS));
-    let found = stream.consumers().try_filter(is_hearer).map_ok(|found| {
+    let found = stream.consumers().try_filter(is_subscriber).map_ok(|found| {
         let config = found.config;
         let filters = config.filter_subjects.into_iter().chain([config.filter_subject]);
         Hears::new(found.name, filters)

@@ -46,7 +46,7 @@ use std::time::Duration;
 use dlq_core::replay::ReplayRules;
 use dlq_core::{Filter, LetterId, OperationId};
 
-pub use dlq_core::replay::{Hearer, ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
+pub use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped, Subscriber};
 pub(crate) use hearing::{Hears, consumers, copies, is_choosy, streams, unread, unwanted};
 pub(crate) use plan::notes;
 pub(crate) use reconcile::looks;
@@ -76,8 +76,8 @@ use super::send::NatsTarget;
 /// async fn send_back(letters: &NatsLetters, id: OperationId) -> Result<(), BoxError> {
 ///     let filter = Filter::new().with_error("connection refused");
 ///     let replay = NatsReplay::new(letters, filter, NatsTarget::Origin, id).with_rate(100);
-///     for hearer in &replay.plan().await?.hearers {
-///         println!("{hearer} will hear them too");
+///     for subscriber in &replay.plan().await?.subscribers {
+///         println!("{subscriber} will hear them too");
 ///     }
 ///     let report = replay.run(std::future::pending(), |_| {}).await?;
 ///     println!("{report}");

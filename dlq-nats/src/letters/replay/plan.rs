@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Info;
-use dlq_core::replay::{Hearer, ReplayPlan, Selected};
+use dlq_core::replay::{ReplayPlan, Selected, Subscriber};
 use dlq_core::{Death, StoreError, StoreErrorKind};
 
 use super::super::NatsLetters;
@@ -111,7 +111,7 @@ impl NatsReplay {
                 };
                 if letters.iter().any(hears) {
                     let (stream, consumer) = (name.to_owned(), one.name.clone());
-                    plan.hearers.push(Hearer { stream, consumer });
+                    plan.subscribers.push(Subscriber { stream, consumer });
                 }
             }
             let subjects: BTreeSet<&str> = letters.iter().map(|(subject, _)| &**subject).collect();
@@ -122,7 +122,7 @@ impl NatsReplay {
             plan.notes
                 .push(format!("if it dies, the next one cannot look what it has sent: {error}"));
         }
-        plan.hearers.sort_unstable();
+        plan.subscribers.sort_unstable();
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl NatsReplay {
         let consumers: BTreeSet<&str> =
             rows.iter().filter(is_large).map(|row| shipment.consumer_for(&row.letter)).collect();
         let aside = |consumer: &str| {
-            let [_, _, aside] = retries.lane(consumer);
+            let [_, _, aside] = retries.queue(consumer);
             aside
         };
         let subjects: Vec<String> = consumers.into_iter().map(aside).collect();

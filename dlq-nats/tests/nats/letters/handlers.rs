@@ -73,8 +73,8 @@ async fn g6_a_letter_goes_to_its_handler_among_those_of_one_consumer() {
         .unwrap();
     // The sink is told the name of the consumer.
     let opened = shop().open(&server.client).await.unwrap();
-    let lane = opened.retry_queue.unwrap();
-    let running = Consumer::builder(opened.source).handler(router).retry_lane(lane);
+    let queue = opened.retry_queue.unwrap();
+    let running = Consumer::builder(opened.source).handler(router).retry_queue(queue);
     let running = running.sink(opened.dead_letters).build().unwrap();
     let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap().consumer("shop");
     let stop = running.handle();

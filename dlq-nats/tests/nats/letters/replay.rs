@@ -150,8 +150,9 @@ async fn a_plan_says_what_would_be_done_and_who_will_hear_it() {
     assert_eq!((plan.letters, plan.sample.len()), (11, 10));
     assert_eq!(plan.sample[0].payload_size, Some(1));
     assert_eq!(plan.skipped[&Skipped::MaxReplays], 1);
-    let hearers: Vec<&str> = plan.hearers.iter().map(|hearer| hearer.consumer.as_str()).collect();
-    assert_eq!(hearers, ["shipping"]);
+    let subscribers: Vec<&str> =
+        plan.subscribers.iter().map(|subscriber| subscriber.consumer.as_str()).collect();
+    assert_eq!(subscribers, ["shipping"]);
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
     assert!(sent_back(&server).await.is_empty());
     assert!(server.context.get_key_value("DLQ_REPLAYS").await.is_err(), "nothing was changed");

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_nats::jetstream::stream;
 use dlq_core::store::Letters;
 use dlq_core::{
-    DeadLetter, Disposition, Escalation, Filter, Lane, Message, OperationId, Order, PageRequest,
-    RetryLane, Settle, Sink, Source, Timestamp,
+    DeadLetter, DelayedRetry, DeliveredFrom, Disposition, Filter, Message, OperationId, Order,
+    PageRequest, RetryQueue, Settle, Sink, Source, Timestamp,
 };
 use dlq_nats::{
     DlqStream, NatsLetters, NatsReplay, NatsSink, NatsTarget, ReplayOutcome, RetryStream,
@@ -64,7 +64,10 @@ async fn g6_a_letter_is_sent_to_its_origin() {
     assert_eq!(run(replay(&letters, NatsTarget::Origin)).await, 1);
     let mut source = server.source(&billing()).await;
     let again = handle(&mut source).await.unwrap();
-    assert_eq!((number(&again), again.lane(), again.attempt()), (1, Lane::Main, 1));
+    assert_eq!(
+        (number(&again), again.delivered_from(), again.attempt()),
+        (1, DeliveredFrom::Main, 1)
+    );
     assert_eq!(again.message(), &letter.message, "id, key and headers are the producer's");
     let death = again.death("billing");
     assert_eq!((death.letter, death.generation, again.replays()), (letter.id, 1, 1));
@@ -88,30 +91,36 @@ async fn g6_a_letter_is_sent_to_its_handler_and_to_nobody_else() {
     let payload = format!("1{}", " ".repeat(server.client.max_payload() - 200));
     let (letter, letters) = died(&server, &payload).await;
     let mut other = server.source(&consumer("shipping")).await;
-    assert_eq!(handle(&mut other).await.unwrap().lane(), Lane::Main);
+    assert_eq!(handle(&mut other).await.unwrap().delivered_from(), DeliveredFrom::Main);
     let target = NatsTarget::Handler(RetryStream::new());
     assert_eq!(run(replay(&letters, target.clone())).await, 1);
     assert_eq!(run(replay(&letters, target)).await, 0);
     let mut source = server.source(&billing()).await;
     let (again, settle) = next(&mut source).await;
-    assert_eq!((again.lane(), again.attempt(), again.escalations()), (Lane::Retry, 1, 0));
+    assert_eq!(
+        (again.delivered_from(), again.attempt(), again.delayed_retries()),
+        (DeliveredFrom::Retry, 1, 0)
+    );
     assert_eq!(again.message(), &letter.message);
     assert_eq!(again.history(), &letter.history);
     let death = again.death("billing");
     assert_eq!((death.letter, death.generation, again.replays()), (letter.id, 1, 1));
     // Its first hop to the retry stage is not taken for the replay.
-    let lane = billing().retry_lane(&server.client).await.unwrap();
-    let escalation = Escalation {
+    let queue = billing().retry_queue(&server.client).await.unwrap();
+    let delayed_retry = DelayedRetry {
         delivery: again.clone(),
         consumer: "billing".into(),
         due: Timestamp::EPOCH,
         history: again.history().clone(),
         attempts: 1,
     };
-    lane.escalate(escalation).await.unwrap();
+    queue.enqueue(delayed_retry).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let retried = handle(&mut source).await.unwrap();
-    assert_eq!((retried.lane(), retried.attempt(), retried.escalations()), (Lane::Retry, 2, 1));
+    assert_eq!(
+        (retried.delivered_from(), retried.attempt(), retried.delayed_retries()),
+        (DeliveredFrom::Retry, 2, 1)
+    );
     assert!(timeout(LEASE, source.next()).await.is_err(), "once");
     assert!(timeout(Duration::from_millis(100), other.next()).await.is_err(), "nobody else");
 }

@@ -72,8 +72,8 @@ async fn letters(client: &Client, messages: usize) -> BTreeMap<u64, Vec<DeadLett
     timeout(PATIENCE, read).await.expect("every message has a letter")
 }
 
-/// A consumer with all of its messages in hand.
-async fn in_hand(
+/// A consumer with all of its messages in flight.
+async fn in_flight(
     context: &Context,
     config: stream::Config,
     messages: usize,
@@ -117,7 +117,7 @@ async fn g1_what_is_said_while_nobody_keeps_advisories_is_heard_at_another_serve
         context.delete_stream(STREAM).await.unwrap();
         context.create_stream(config.clone()).await.unwrap();
     }
-    let (consumer, held) = in_hand(&context, config, MESSAGES + 1).await;
+    let (consumer, held) = in_flight(&context, config, MESSAGES + 1).await;
     // The router is connected to the server that dies, and comes back late.
     let nodes = [leads, stays].map(|node| cluster.nodes()[node].url().to_owned());
     let options = ConnectOptions::new().retain_servers_order().ignore_discovered_servers();
@@ -162,7 +162,7 @@ async fn g2_what_is_terminated_in_a_replicated_work_queue_has_one_letter() {
         num_replicas: 3,
         ..stream::Config::default()
     };
-    let (_, held) = in_hand(&context, config, MESSAGES).await;
+    let (_, held) = in_flight(&context, config, MESSAGES).await;
     let one = Routing::with(router(at(&cluster, 1).await)).await;
     let two = Routing::with(router(at(&cluster, 2).await)).await;
     for message in held {

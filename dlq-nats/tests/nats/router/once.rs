@@ -102,7 +102,7 @@ async fn g2_a_consumer_of_ours_is_called_as_it_calls_itself() {
     let (delivery, settle) = next(&mut source).await;
     let stream = server.context.get_stream(STREAM).await.unwrap();
     stream.delete_message(1).await.unwrap();
-    // Who has it in hand says of what it died.
+    // Who has it in flight says of what it died.
     let mut letter = letter_of(delivery.message().clone(), 1);
     letter.id = delivery.death("shop.billing").letter;
     letter.origin = delivery.origin().clone();

@@ -49,7 +49,7 @@ async fn exhausted_unheard(server: &Server, subject: &'static str) {
         }
     };
     timeout(PATIENCE, idle).await.expect("they are given up");
-    // For so long a router waits: what is in hand is nobody's then.
+    // For so long a router waits: what is in flight is nobody's then.
     queue.update_consumer(pull::Config { ack_wait: SECOND, ..config }).await.unwrap();
 }
 

@@ -68,8 +68,8 @@ pub enum RedisTarget {
 /// async fn send_back(letters: &RedisLetters, id: OperationId) -> Result<(), BoxError> {
 ///     let filter = Filter::new().with_error("connection refused");
 ///     let replay = RedisReplay::new(letters, filter, RedisTarget::Origin, id).rate(100);
-///     for hearer in &replay.plan().await?.hearers {
-///         println!("{hearer} will hear them too");
+///     for subscriber in &replay.plan().await?.subscribers {
+///         println!("{subscriber} will hear them too");
 ///     }
 ///     let report = replay.run(std::future::pending(), |_| {}).await?;
 ///     println!("{report}");

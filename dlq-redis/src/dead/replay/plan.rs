@@ -157,13 +157,13 @@ impl RedisReplay {
         for (to, why) in survey.closed {
             plan.notes.push(format!("letters for `{}` will fail: {why}", to.subject));
         }
-        plan.hearers = survey.hearers.into_iter().collect();
+        plan.subscribers = survey.subscribers.into_iter().collect();
         // Whose letters all of them are hears nothing of others.
-        plan.hearers.retain(|hearer| {
-            let of = consumers.get(hearer.stream.as_str());
-            of.is_none_or(|of| of.iter().any(|consumer| *consumer != hearer.consumer))
+        plan.subscribers.retain(|subscriber| {
+            let of = consumers.get(subscriber.stream.as_str());
+            of.is_none_or(|of| of.iter().any(|consumer| *consumer != subscriber.consumer))
         });
-        plan.hearers.sort_unstable();
+        plan.subscribers.sort_unstable();
         Ok(())
     }
 }

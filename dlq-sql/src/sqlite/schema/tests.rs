@@ -1,6 +1,8 @@
 use std::path::Path;
 
-use dlq_core::store::{Actor, Edit, Letters, OperationSpec, Operations, Receipt, Sink, Upkeep};
+use dlq_core::store::{
+    Actor, Edit, Letters, Maintenance, OperationSpec, Operations, Receipt, Sink,
+};
 use dlq_core::{DeadLetter, Filter, PageRequest};
 use dlq_testkit::fixtures::{letter, varied};
 

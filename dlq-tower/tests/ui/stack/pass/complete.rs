@@ -36,7 +36,7 @@ fn main() {
         ServiceBuilder::new()
             .layer(TraceLayer::new())
             .layer(MetricsLayer::new())
-            .layer(DeadLetterLayer::new(MemoryStore::new()).retry_lane(MemoryStore::new()))
+            .layer(DeadLetterLayer::new(MemoryStore::new()).retry_queue(MemoryStore::new()))
             .layer(RetryLayer::new(RetryPolicy::new()))
             .layer(ConcurrencyLayer::new(8))
             .layer(IdempotencyLayer::new(keys, |delivery| delivery.message().key().cloned()))

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use dlq_core::protocol::of_escalation;
+use dlq_core::protocol::of_delayed_retry;
 use dlq_core::{
-    Escalation, History, RetryLane, SharedClock, StoreError, StoreErrorKind, Timestamp,
+    DelayedRetry, History, RetryQueue, SharedClock, StoreError, StoreErrorKind, Timestamp,
 };
 use rdkafka::message::OwnedHeaders;
 
@@ -17,7 +17,7 @@ const OPERATION: &str = "write a retry record";
 /// A stage, and how many partitions it has.
 type Topic = (Stage, i32);
 
-/// Retry queue of a consumer: its retry topics. [`KafkaTransport::retry_lane`](crate::KafkaTransport::retry_lane) makes
+/// Retry queue of a consumer: its retry topics. [`KafkaTransport::retry_queue`](crate::KafkaTransport::retry_queue) makes
 /// it.
 ///
 /// A record goes to the first stage that is long enough, is due when that stage's delay is over, and keeps message, origin
@@ -28,7 +28,7 @@ type Topic = (Stage, i32);
 /// A record that its topic does not take, because it is too large even without its history, is refused; its message dies
 /// then.
 #[derive(Clone, Debug)]
-pub struct KafkaRetryLane {
+pub struct KafkaRetryQueue {
     producer: Producer,
     /// The stages of each topic, with how many partitions they have.
     stages: Arc<[(String, Vec<Topic>)]>,
@@ -37,7 +37,7 @@ pub struct KafkaRetryLane {
     clock: SharedClock,
 }
 
-impl KafkaRetryLane {
+impl KafkaRetryQueue {
     pub(crate) fn new(
         producer: Producer,
         stages: Vec<(String, Vec<Stage>)>,
@@ -57,27 +57,27 @@ impl KafkaRetryLane {
     }
 
     /// The stage of a message that was born in `topic` and waits until `due`, and when it is due there.
-    fn stage(&self, escalation: &Escalation) -> Option<(&Topic, Timestamp)> {
-        let topic = escalation.delivery.origin().stream();
+    fn stage(&self, delayed_retry: &DelayedRetry) -> Option<(&Topic, Timestamp)> {
+        let topic = delayed_retry.delivery.origin().stream();
         let own = self.stages.iter().find(|(name, _)| name == topic);
         // A message that others sent to our retry topics was born anywhere.
         let (_, stages) = own.or_else(|| self.stages.first())?;
         let now = self.clock.now();
-        let wait = escalation.due.since(now);
+        let wait = delayed_retry.due.since(now);
         match stages.iter().find(|(stage, _)| stage.delay >= wait) {
             Some(stage) => Some((stage, now.after(stage.0.delay))),
             None => {
                 let last = stages.last()?;
                 let latest = now.after(last.0.delay.saturating_add(LATEST));
-                Some((last, escalation.due.min(latest)))
+                Some((last, delayed_retry.due.min(latest)))
             }
         }
     }
 
-    async fn send(&self, escalation: &Escalation, topic: &Topic) -> Result<(), Unwritten> {
+    async fn send(&self, delayed_retry: &DelayedRetry, topic: &Topic) -> Result<(), Unwritten> {
         let (stage, partitions) = topic;
-        let message = escalation.delivery.message();
-        let death = escalation.delivery.death(&escalation.consumer);
+        let message = delayed_retry.delivery.message();
+        let death = delayed_retry.delivery.death(&delayed_retry.consumer);
         let key = message.key();
         let by = death.letter.as_bytes();
         let outgoing = Outgoing {
@@ -86,34 +86,34 @@ impl KafkaRetryLane {
             partition: Some(partition_for(key.map(|key| &key[..]), by, *partitions)),
             key,
             value: message.payload(),
-            headers: &|| self.headers(escalation),
+            headers: &|| self.headers(delayed_retry),
         };
         self.producer.send(&outgoing).await
     }
 
-    fn headers(&self, escalation: &Escalation) -> Result<OwnedHeaders, StoreError> {
-        let delivery = &escalation.delivery;
+    fn headers(&self, delayed_retry: &DelayedRetry) -> Result<OwnedHeaders, StoreError> {
+        let delivery = &delayed_retry.delivery;
         let mut rest = Rest::of(delivery.message(), delivery.origin());
         rest.group = self.group.clone();
-        pack_ours(delivery.message().headers(), &of_escalation(escalation), &rest)
+        pack_ours(delivery.message().headers(), &of_delayed_retry(delayed_retry), &rest)
             .map_err(|error| unwritable(OPERATION, error))
     }
 }
 
-impl RetryLane for KafkaRetryLane {
+impl RetryQueue for KafkaRetryQueue {
     /// Many of these wait at the same time, and so what they keep is small.
-    async fn escalate(&self, mut escalation: Escalation) -> Result<(), StoreError> {
-        let Some((stage, due)) = self.stage(&escalation) else {
+    async fn enqueue(&self, mut delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        let Some((stage, due)) = self.stage(&delayed_retry) else {
             let text = "the ladder of retry topics has no stages; add one, or go `without_retries`";
             let failed = StoreError::new(StoreErrorKind::InvalidConfig, OPERATION);
             return Err(failed.with_detail(text));
         };
-        escalation.due = due;
-        let mut sent = self.send(&escalation, stage).await;
+        delayed_retry.due = due;
+        let mut sent = self.send(&delayed_retry, stage).await;
         if matches!(sent, Err(Unwritten::TooLarge)) {
-            escalation.history = shortest(&escalation.history);
+            delayed_retry.history = shortest(&delayed_retry.history);
             // Apart, since it is rare.
-            sent = Box::pin(self.send(&escalation, stage)).await;
+            sent = Box::pin(self.send(&delayed_retry, stage)).await;
         }
         match sent {
             Ok(()) => {

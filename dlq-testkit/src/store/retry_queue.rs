@@ -1,21 +1,21 @@
-//! The retry lane: messages that wait in the store for their next attempt.
+//! The retry queue: messages that wait in the store for their next attempt.
 
 use dlq_core::store::{Finish, Finished, Receipt};
 use dlq_core::{Filter, Message, Resolution, Status};
 
 use super::check::in_ms;
 use super::{Check, StoreFixture};
-use crate::fixtures::{died_again, escalation, history, letter, letter_of};
+use crate::fixtures::{delayed_retry, died_again, history, letter, letter_of};
 
 /// A retry record keeps message, origin, history and counts, and waits until it is due.
 pub async fn a_record_waits_until_it_is_due<F: StoreFixture>(check: Check<F>) {
     let wanted = letter(1);
     let due = in_ms(check.now(), 100);
-    check.escalate(escalation(&wanted, 2, due)).await;
+    check.enqueue(delayed_retry(&wanted, 2, due)).await;
     let found = check.get(wanted.id).await;
     assert_eq!((found.state.status, found.state.due), (Status::Retrying, Some(due)));
     assert_eq!((&found.message, &found.origin), (&wanted.message, &wanted.origin));
-    assert_eq!((found.generation, found.attempts, found.escalations), (0, 2, 1));
+    assert_eq!((found.generation, found.attempts, found.delayed_retries), (0, 2, 1));
     assert_eq!(found.history, history(2, 0));
     assert_eq!(found.cause, found.failure().map(|failure| failure.cause));
     assert_eq!((found.state.retry_count, found.state.seen), (0, 1));
@@ -29,11 +29,11 @@ pub async fn a_record_waits_until_it_is_due<F: StoreFixture>(check: Check<F>) {
 /// Writing the same record again changes nothing.
 pub async fn the_same_record_changes_nothing<F: StoreFixture>(check: Check<F>) {
     let due = in_ms(check.now(), 60_000);
-    check.escalate(escalation(&letter(1), 2, due)).await;
+    check.enqueue(delayed_retry(&letter(1), 2, due)).await;
     let before = check.get(letter(1).id).await;
     check.tick().await;
-    check.escalate(escalation(&letter(1), 2, due)).await;
-    check.escalate(escalation(&letter(1), 1, in_ms(due, 1))).await;
+    check.enqueue(delayed_retry(&letter(1), 2, due)).await;
+    check.enqueue(delayed_retry(&letter(1), 1, in_ms(due, 1))).await;
     assert_eq!(check.get(letter(1).id).await, before);
     assert_eq!(check.count(Filter::new()).await, 1);
 }
@@ -41,8 +41,8 @@ pub async fn the_same_record_changes_nothing<F: StoreFixture>(check: Check<F>) {
 /// A record that knows of more attempts replaces one that waits.
 pub async fn more_attempts_update_a_record<F: StoreFixture>(check: Check<F>) {
     let due = in_ms(check.now(), 60_000);
-    check.escalate(escalation(&letter(1), 2, due)).await;
-    check.escalate(escalation(&letter(1), 3, in_ms(due, 5))).await;
+    check.enqueue(delayed_retry(&letter(1), 2, due)).await;
+    check.enqueue(delayed_retry(&letter(1), 3, in_ms(due, 5))).await;
     let found = check.get(letter(1).id).await;
     assert_eq!((found.attempts, found.state.due), (3, Some(in_ms(due, 5))));
     assert_eq!(found.history, history(3, 0));
@@ -50,10 +50,10 @@ pub async fn more_attempts_update_a_record<F: StoreFixture>(check: Check<F>) {
 
 /// A record in somebody's hands is left to them.
 pub async fn a_claimed_record_is_left_alone<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     check.tick().await;
     let claim = check.claim_one().await;
-    check.escalate(escalation(&letter(1), 5, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 5, check.now())).await;
     assert_eq!(check.status(letter(1).id).await, Status::Replaying);
     assert!(check.claim(1).await.is_empty());
     check.succeed(&claim).await;
@@ -61,18 +61,18 @@ pub async fn a_claimed_record_is_left_alone<F: StoreFixture>(check: Check<F>) {
 
 /// A record that succeeds is resolved, and stays so when the message comes once more.
 pub async fn a_record_that_succeeded_stays_so<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     check.tick().await;
     let claim = check.claim_one().await;
     check.succeed(&claim).await;
-    check.escalate(escalation(&letter(1), 9, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 9, check.now())).await;
     assert_eq!(check.put_one(&letter(1)).await, Receipt::Unchanged);
     assert_eq!(check.status(letter(1).id).await, Status::Resolved);
 }
 
 /// A record that dies in its owner's hands becomes a letter of the same generation.
 pub async fn a_record_may_die_in_its_owners_hands<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     check.tick().await;
     let claim = check.claim_one().await;
     let finish = Finish::Dead(Box::new(letter(1)));
@@ -84,7 +84,7 @@ pub async fn a_record_may_die_in_its_owners_hands<F: StoreFixture>(check: Check<
 
 /// A first death that is put turns a waiting record of its generation into a letter.
 pub async fn a_death_ends_a_waiting_record<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     assert_eq!(check.put_one(&letter(1)).await, Receipt::Reopened);
     let found = check.get(letter(1).id).await;
     assert_eq!((found.state.status, found.state.due), (Status::Pending, None));
@@ -96,7 +96,7 @@ pub async fn a_death_ends_a_waiting_record<F: StoreFixture>(check: Check<F>) {
 /// A recent death is found by its time, however long the message was retried before.
 pub async fn a_record_that_dies_is_as_old_as_its_death<F: StoreFixture>(check: Check<F>) {
     for n in [1, 2] {
-        check.escalate(escalation(&letter(n), 2, check.now())).await;
+        check.enqueue(delayed_retry(&letter(n), 2, check.now())).await;
     }
     check.pass(std::time::Duration::from_millis(50)).await;
     let claims = check.claim(1).await;
@@ -125,7 +125,7 @@ pub async fn a_record_that_dies_is_as_old_as_its_death<F: StoreFixture>(check: C
 
 /// A first death that is put turns a claimed record into a letter, and its owner's token is worthless.
 pub async fn a_death_ends_a_claimed_record<F: StoreFixture>(check: Check<F>) {
-    check.escalate(escalation(&letter(1), 2, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 2, check.now())).await;
     check.tick().await;
     let claim = check.claim_one().await;
     assert_eq!(check.put_one(&letter(1)).await, Receipt::Reopened);
@@ -138,7 +138,7 @@ pub async fn a_death_ends_a_claimed_record<F: StoreFixture>(check: Check<F>) {
 pub async fn a_record_never_takes_a_death_back<F: StoreFixture>(check: Check<F>) {
     let letter = check.bury(1).await.remove(0);
     let before = check.get(letter.id).await;
-    check.escalate(escalation(&letter, 9, check.now())).await;
+    check.enqueue(delayed_retry(&letter, 9, check.now())).await;
     assert_eq!(check.get(letter.id).await, before);
 }
 
@@ -147,7 +147,7 @@ pub async fn a_later_record_takes_the_letter_over<F: StoreFixture>(check: Check<
     let letter = check.bury(1).await.remove(0);
     let created_at = check.state(letter.id).await.created_at;
     let due = in_ms(check.now(), 60_000);
-    check.escalate(escalation(&died_again(&letter), 1, due)).await;
+    check.enqueue(delayed_retry(&died_again(&letter), 1, due)).await;
     let found = check.get(letter.id).await;
     assert_eq!((found.generation, found.state.status), (1, Status::Retrying));
     assert_eq!((found.state.due, found.state.created_at), (Some(due), created_at));
@@ -159,7 +159,7 @@ pub async fn a_later_record_takes_the_letter_over<F: StoreFixture>(check: Check<
 pub async fn an_earlier_record_is_ignored<F: StoreFixture>(check: Check<F>) {
     check.put_one(&died_again(&letter(1))).await;
     let before = check.get(letter(1).id).await;
-    check.escalate(escalation(&letter(1), 9, check.now())).await;
+    check.enqueue(delayed_retry(&letter(1), 9, check.now())).await;
     assert_eq!(check.get(letter(1).id).await, before);
 }
 
@@ -168,8 +168,8 @@ pub async fn a_conflicting_record_is_kept<F: StoreFixture>(check: Check<F>) {
     let one = letter_of(Message::new("s", "one"), 1);
     let other = letter_of(Message::new("s", "other"), 1);
     check.put_one(&one).await;
-    check.escalate(escalation(&other, 1, check.now())).await;
-    check.escalate(escalation(&other, 1, check.now())).await;
+    check.enqueue(delayed_retry(&other, 1, check.now())).await;
+    check.enqueue(delayed_retry(&other, 1, check.now())).await;
     let second = check.get(one.id.conflicting(&other.message)).await;
     assert_eq!(second.state.status, Status::Retrying);
     assert_eq!(second.message, other.message);
@@ -185,7 +185,7 @@ pub async fn g2_a_later_record_of_other_bytes_is_a_second_letter<F: StoreFixture
     check.put_one(&one).await;
     let before = check.get(one.id).await;
     check.tick().await;
-    check.escalate(escalation(&forged, 1, check.now())).await;
+    check.enqueue(delayed_retry(&forged, 1, check.now())).await;
     assert_eq!(check.get(one.id).await, before);
     let second = check.get(one.id.conflicting(&forged.message)).await;
     assert_eq!((second.state.status, second.generation), (Status::Retrying, 3));
@@ -198,7 +198,7 @@ pub async fn a_later_record_voids_a_claim<F: StoreFixture>(check: Check<F>) {
     let operation = check.replay().await;
     let claim = check.claim_one().await;
     let due = in_ms(check.now(), 60_000);
-    check.escalate(escalation(&died_again(&letter), 1, due)).await;
+    check.enqueue(delayed_retry(&died_again(&letter), 1, due)).await;
     let state = check.state(letter.id).await;
     assert_eq!((state.status, state.operation), (Status::Retrying, None));
     let finish = Finish::Resolved(Resolution::Succeeded);

@@ -1,5 +1,5 @@
 use dlq_core::store::Claim;
-use dlq_core::{Delivery, Lane};
+use dlq_core::{DeliveredFrom, Delivery};
 
 /// The delivery that a claimed row is.
 pub(super) fn delivery_of(claim: &Claim) -> Delivery {
@@ -8,11 +8,11 @@ pub(super) fn delivery_of(claim: &Claim) -> Delivery {
     let made = if claim.continues { letter.attempts } else { 0 };
     Delivery::new(letter.message.clone(), letter.origin.clone())
         .with_consumer(letter.consumer.as_str())
-        .with_lane(Lane::Store)
+        .with_delivered_from(DeliveredFrom::Store)
         .with_attempt(made.saturating_add(1))
         .with_deliveries(letter.deliveries)
         .with_crashes(letter.crashes)
-        .with_escalations(letter.escalations)
+        .with_delayed_retries(letter.delayed_retries)
         .with_replays(letter.state.replays)
         .with_history(letter.history.clone())
         .with_death(claim.next_death())

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::health::{Reporter, report};
-use crate::idempotency::Upkeep;
+use crate::idempotency::KeyJanitor;
 
 /// Interval of requests to forget keys. Each process sends them, so that it is done as long as one runs.
 const EVERY: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const GIVING_BACK: Duration = Duration::from_secs(1);
 
 /// Forgets keys that have been kept long enough.
 pub(super) struct Purging {
-    pub(super) keys: Vec<Upkeep>,
+    pub(super) keys: Vec<KeyJanitor>,
     pub(super) stop: CancellationToken,
 }
 
@@ -44,7 +44,7 @@ impl Purging {
 
     /// Each store in turn, until there is nothing left to forget.
     async fn once(&self) {
-        let mut left: Vec<&Upkeep> = self.keys.iter().collect();
+        let mut left: Vec<&KeyJanitor> = self.keys.iter().collect();
         while !left.is_empty() {
             let mut again = Vec::new();
             for keys in left {
@@ -65,7 +65,7 @@ impl Purging {
 }
 
 /// Says in the health which stores of keys do not answer.
-pub(super) fn watch(all: &[Upkeep], health: &Reporter) {
+pub(super) fn watch(all: &[KeyJanitor], health: &Reporter) {
     let errors: Arc<Mutex<Vec<Option<String>>>> = Arc::new(Mutex::new(vec![None; all.len()]));
     for (at, keys) in all.iter().enumerate() {
         let (errors, health) = (Arc::clone(&errors), health.clone());
@@ -78,7 +78,7 @@ pub(super) fn watch(all: &[Upkeep], health: &Reporter) {
 }
 
 /// Waits until the claims of handlers that were cut off are given back: they did not crash (G3).
-pub(super) async fn give_back(keys: &[Upkeep]) {
+pub(super) async fn give_back(keys: &[KeyJanitor]) {
     let drained = async {
         for keys in keys {
             keys.drained().await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use dlq_core::StoreError;
-use dlq_core::replay::{Hearer, ReplayPlan};
+use dlq_core::replay::{ReplayPlan, Subscriber};
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -28,11 +28,11 @@ pub(super) async fn find(
     plan: &mut ReplayPlan,
 ) -> Result<(), StoreError> {
     let (readers, notes) = listeners(brokers, owners.keys().cloned().collect()).await?;
-    let others = |hearer: &Hearer| {
-        let owners = owners.get(&hearer.stream);
-        owners.is_some_and(|owners| owners.iter().any(|owner| *owner != hearer.consumer))
+    let others = |subscriber: &Subscriber| {
+        let owners = owners.get(&subscriber.stream);
+        owners.is_some_and(|owners| owners.iter().any(|owner| *owner != subscriber.consumer))
     };
-    plan.hearers = readers.into_iter().filter(others).collect();
+    plan.subscribers = readers.into_iter().filter(others).collect();
     plan.notes.extend(notes);
     Ok(())
 }
@@ -41,18 +41,18 @@ pub(super) async fn find(
 pub(crate) async fn listeners(
     brokers: &Brokers,
     topics: Vec<String>,
-) -> Result<(BTreeSet<Hearer>, Vec<String>), StoreError> {
-    let (mut hearers, mut notes) = (BTreeSet::new(), Vec::new());
+) -> Result<(BTreeSet<Subscriber>, Vec<String>), StoreError> {
+    let (mut subscribers, mut notes) = (BTreeSet::new(), Vec::new());
     if topics.is_empty() {
-        return Ok((hearers, notes));
+        return Ok((subscribers, notes));
     }
     let brokers = brokers.clone();
     let found = aside(ASKING * 4, move || Readers::find(&brokers, &topics)).await;
     let unknown = "which groups read these topics is not known";
     match found {
         Some(Ok(Readers { readers, silent, unasked, why })) => {
-            hearers = (readers.into_iter())
-                .map(|(stream, consumer)| Hearer { stream, consumer })
+            subscribers = (readers.into_iter())
+                .map(|(stream, consumer)| Subscriber { stream, consumer })
                 .collect();
             notes.extend(
                 silent.map(|why| format!("whether more groups hear them is not known: {why}")),
@@ -71,7 +71,7 @@ pub(crate) async fn listeners(
         Some(Err(error)) => notes.push(format!("{unknown}: {error}")),
         None => notes.push(format!("{unknown}: no answer")),
     }
-    Ok((hearers, notes))
+    Ok((subscribers, notes))
 }
 
 /// Groups that have read topics.

@@ -19,9 +19,9 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// an outage has failed are taken back, keys that have been kept long enough are forgotten, and abandoned claims are
 /// given back before the process ends. Cheap to clone.
 ///
-/// Made by [`IdempotencyLayer::upkeep`](super::IdempotencyLayer::upkeep), done by the consumer.
+/// Made by [`IdempotencyLayer::key_janitor`](super::IdempotencyLayer::key_janitor), done by the consumer.
 #[derive(Clone, Debug)]
-pub struct Upkeep(Arc<dyn Keys>);
+pub struct KeyJanitor(Arc<dyn Keys>);
 
 trait Keys: fmt::Debug + Send + Sync {
     fn purges_itself(&self) -> bool;
@@ -89,7 +89,7 @@ impl<I: Store> Keys for Kept<I> {
     }
 }
 
-impl Upkeep {
+impl KeyJanitor {
     pub(super) fn new<I: Store>(shared: Shared<I>) -> Self {
         Self(Arc::new(Kept(Arc::new(shared))))
     }
@@ -157,5 +157,5 @@ impl Upkeep {
 
 const _: () = {
     const fn send_sync<T: Send + Sync>() {}
-    send_sync::<Upkeep>();
+    send_sync::<KeyJanitor>();
 };

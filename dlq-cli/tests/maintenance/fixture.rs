@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use dlq_core::store::{Actor, Letters as _, Upkeep as _};
+use dlq_core::store::{Actor, Letters as _, Maintenance as _};
 use dlq_core::{DeadLetter, Filter, Resolution, Sink as _, Status, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{hostile_messages, letter, letter_of};

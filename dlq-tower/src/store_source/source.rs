@@ -25,7 +25,7 @@ type Claiming = Pin<Box<dyn Future<Output = Result<Vec<Claim>, StoreError>> + Se
 
 /// Yields what is due in a store. See the [module docs](super).
 #[must_use = "a source yields nothing until it is asked"]
-pub struct StoreLane<C> {
+pub struct StoreSource<C> {
     finisher: Arc<Finisher<C>>,
     names: Vec<String>,
     lease: Duration,
@@ -48,7 +48,7 @@ pub struct StoreLane<C> {
     closed: bool,
 }
 
-impl<C: Claims + Clone> StoreLane<C> {
+impl<C: Claims + Clone> StoreSource<C> {
     /// Claims the due letters of these consumers in `claims`; without a name, none.
     pub fn new<N: Into<String>>(claims: C, names: impl IntoIterator<Item = N>) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl<C: Claims + Clone> StoreLane<C> {
         self
     }
 
-    /// Sets how long the lane waits at most before it asks again when nothing was due. Defaults to 1 s.
+    /// Sets how long the source waits at most before it asks again when nothing was due. Defaults to 1 s.
     pub fn poll(mut self, interval: Duration) -> Self {
         self.poll = interval;
         self
@@ -94,7 +94,7 @@ impl<C: Claims + Clone> StoreLane<C> {
         self
     }
 
-    /// Sets the clock that due times are compared with when the lane decides how long to wait. Defaults to the
+    /// Sets the clock that due times are compared with when the source decides how long to wait. Defaults to the
     /// machine's. What is due is decided by the store's own time.
     pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
@@ -107,7 +107,7 @@ impl<C: Claims + Clone> StoreLane<C> {
         self
     }
 
-    /// Notify this to make the lane ask the store at once.
+    /// Notify this to make the source ask the store at once.
     #[must_use]
     pub fn waker(&self) -> Arc<Notify> {
         Arc::clone(&self.waker)
@@ -120,7 +120,7 @@ impl<C: Claims + Clone> StoreLane<C> {
     }
 
     /// Returns the time for which claims may wait to be yielded before they are better given back.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn keep_alive_interval(&self) -> Duration {
         self.lease / 3
     }
 
@@ -129,7 +129,7 @@ impl<C: Claims + Clone> StoreLane<C> {
         if let Some(claiming) = self.claiming.take() {
             match claiming.await {
                 Ok(claims) => self.claimed.extend(claims),
-                Err(error) => tracing::warn!(%error, "a claim failed while the lane was closing"),
+                Err(error) => tracing::warn!(%error, "a claim failed while the source was closing"),
             }
         }
         let after = Duration::ZERO;
@@ -154,8 +154,8 @@ impl<C: Claims + Clone> StoreLane<C> {
 
     /// Extends the leases of what has waited here for long, and forgets what was lost: a lease that ended here would
     /// count as a crash, and its letter would run beside somebody else's run of it.
-    async fn keep(&mut self) -> Result<(), StoreError> {
-        if self.claimed.is_empty() || self.leased.elapsed() < self.patience() {
+    async fn keep_alive(&mut self) -> Result<(), StoreError> {
+        if self.claimed.is_empty() || self.leased.elapsed() < self.keep_alive_interval() {
             return Ok(());
         }
         let asked = Instant::now();
@@ -201,7 +201,7 @@ impl<C: Claims + Clone> StoreLane<C> {
     }
 }
 
-impl<C: Claims + Clone> Source for StoreLane<C> {
+impl<C: Claims + Clone> Source for StoreSource<C> {
     type Settle = StoreSettle<C>;
 
     fn capabilities(&self) -> Capabilities {
@@ -211,7 +211,7 @@ impl<C: Claims + Clone> Source for StoreLane<C> {
     async fn next(&mut self) -> Result<Option<(Delivery, StoreSettle<C>)>, TransportError> {
         let failed = |error| unavailable("claim letters that are due", Arc::new(error));
         loop {
-            self.keep().await.map_err(failed)?;
+            self.keep_alive().await.map_err(failed)?;
             if let Some(claim) = self.claimed.pop_front() {
                 let finisher = Arc::clone(&self.finisher);
                 let settle = StoreSettle::new(claim.token, self.lease, finisher);
@@ -243,9 +243,9 @@ impl<C: Claims + Clone> Source for StoreLane<C> {
     }
 }
 
-impl<C> fmt::Debug for StoreLane<C> {
+impl<C> fmt::Debug for StoreSource<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreLane")
+        f.debug_struct("StoreSource")
             .field("names", &self.names)
             .field("lease", &self.lease)
             .field("claimed", &self.claimed.len())

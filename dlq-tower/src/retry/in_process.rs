@@ -8,24 +8,24 @@ use crate::consumer::hand::{self, Hand};
 
 /// Number of messages that may wait for their next attempt in the process. Clones share the number.
 ///
-/// A message that finds no slot free is escalated instead, as if its delay were beyond the hold limit.
+/// A message that finds no place goes to the retry queue instead, as if its delay were beyond the limit of in-process delays.
 ///
 /// A message whose idempotency key is in flight waits in a slot of its own kind, of which there are fewer than half as many:
-/// as many messages as a process that died had in hand would leave none for retries. If none is free, the message is
+/// as many messages as a process that died had in flight would leave none for retries. If none is free, the message is
 /// deferred for the rest of the key's lease.
 #[derive(Clone, Debug)]
-pub struct HoldSlots {
+pub struct InProcessDelays {
     for_retries: Arc<Semaphore>,
     for_keys: Arc<Semaphore>,
 }
 
-impl HoldSlots {
+impl InProcessDelays {
     /// Makes slots for so many messages. With 0 nothing waits in the process.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let slots = slots.min(Semaphore::MAX_PERMITS);
         let of = |slots| Arc::new(Semaphore::new(slots));
-        // Fewer than half, so that both kinds together never fill a run loop whose messages in hand are twice the slots.
+        // Fewer than half, so that both kinds together never fill a run loop whose messages in flight are twice the slots.
         Self { for_retries: of(slots), for_keys: of(slots.saturating_sub(1) / 2) }
     }
 
@@ -36,12 +36,12 @@ impl HoldSlots {
     }
 
     /// A slot of these, and one of the run loop's where it has some.
-    pub(super) fn take(&self, delivery: &Delivery) -> Option<HoldSlot> {
+    pub(super) fn take(&self, delivery: &Delivery) -> Option<InProcessDelay> {
         self.of_both(delivery, |slots| &slots.for_retries)
     }
 
     /// The same for a message that waits for its key.
-    pub(super) fn take_to_wait(&self, delivery: &Delivery) -> Option<HoldSlot> {
+    pub(super) fn take_to_wait(&self, delivery: &Delivery) -> Option<InProcessDelay> {
         self.of_both(delivery, |slots| &slots.for_keys)
     }
 
@@ -49,31 +49,31 @@ impl HoldSlots {
         &self,
         delivery: &Delivery,
         kind: impl Fn(&Self) -> &Arc<Semaphore>,
-    ) -> Option<HoldSlot> {
+    ) -> Option<InProcessDelay> {
         let take = |slots: &Self| Arc::clone(kind(slots)).try_acquire_owned().ok();
         let of_loop = match RunLoop::of(delivery).and_then(|of| of.slots.as_ref()) {
             Some(slots) => Some(take(slots)?),
             None => None,
         };
-        Some(HoldSlot { _own: take(self)?, _of_loop: of_loop })
+        Some(InProcessDelay { _own: take(self)?, _of_loop: of_loop })
     }
 }
 
 /// Held while a message waits in the process.
 #[derive(Debug)]
-pub(super) struct HoldSlot {
+pub(super) struct InProcessDelay {
     _own: OwnedSemaphorePermit,
     _of_loop: Option<OwnedSemaphorePermit>,
 }
 
-impl Default for HoldSlots {
+impl Default for InProcessDelays {
     /// 128 slots.
     fn default() -> Self {
         Self::new(128)
     }
 }
 
-impl From<usize> for HoldSlots {
+impl From<usize> for InProcessDelays {
     fn from(slots: usize) -> Self {
         Self::new(slots)
     }
@@ -88,7 +88,7 @@ impl From<usize> for HoldSlots {
 #[derive(Clone, Debug)]
 pub struct RunLoop {
     stop: CancellationToken,
-    slots: Option<HoldSlots>,
+    slots: Option<InProcessDelays>,
 }
 
 impl RunLoop {
@@ -101,7 +101,7 @@ impl RunLoop {
     /// Lets no more messages wait than there are `slots`, whatever the slots of their handlers, so that waiting messages
     /// cannot take all the room that the run loop has. Defaults to no limit.
     #[must_use]
-    pub fn slots(self, slots: HoldSlots) -> Self {
+    pub fn in_process_delays(self, slots: InProcessDelays) -> Self {
         Self { slots: Some(slots), ..self }
     }
 

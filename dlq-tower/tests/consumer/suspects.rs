@@ -108,7 +108,7 @@ async fn g3_a_message_that_kills_the_process_dies_and_its_neighbours_do_not() {
                     seen.note("fatal");
                     std::future::pending::<()>().await;
                 }
-                // The neighbours are in hand when the process dies, at first.
+                // The neighbours are in flight when the process dies, at first.
                 sleep(SECOND).await;
             }
         });
@@ -689,7 +689,7 @@ async fn g3_a_letter_that_an_orderly_stop_cuts_off_has_not_crashed() {
     }
 }
 
-/// What we gave back ourselves explains a delivery: an outage must not put a backlog on probation.
+/// What we gave back ourselves explains a delivery: an outage must not put a backlog on suspects.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_was_given_back_is_no_suspect() {
     let (broker, store) = (Broker::with(1), Store::new());

@@ -1,9 +1,9 @@
 use std::fs::File;
 
-use dlq_core::store::{Actor, ClaimRequest, Claims as _, Letters as _, Mark, Upkeep as _};
+use dlq_core::store::{Actor, ClaimRequest, Claims as _, Letters as _, Maintenance as _, Mark};
 use dlq_core::store::{OperationSpec, Operations as _, Receipt, Selection};
-use dlq_core::{DeadLetter, Filter, Message, RetryLane as _, Sink as _, Timestamp};
-use dlq_testkit::fixtures::{CONSUMER, escalation, letter, letter_of};
+use dlq_core::{DeadLetter, Filter, Message, RetryQueue as _, Sink as _, Timestamp};
+use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter, letter_of};
 use serde_json::Value;
 
 use crate::fixture::Bench;
@@ -179,7 +179,7 @@ async fn what_cannot_be_edited_is_named() {
         assert!(ran.err.contains(expected), "{args:?}: {}", ran.err);
     }
     let record = letter(2);
-    bench.store.escalate(escalation(&record, 2, Timestamp::MAX)).await.unwrap();
+    bench.store.enqueue(delayed_retry(&record, 2, Timestamp::MAX)).await.unwrap();
     let ran = bench.run(&["edit", &record.id.to_string(), "--no-payload", "--yes"]);
     assert_eq!(ran.code, 2, "{}", ran.err);
     assert!(ran.err.contains("waits for another attempt"), "{}", ran.err);

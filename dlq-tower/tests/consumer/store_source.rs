@@ -1,14 +1,14 @@
-//! The store lane by itself.
+//! The store source by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::store::{ClaimRequest, Claims, Sink};
 use dlq_core::{
-    Delivery, Disposition, Lane, Message, Origin, Position, RetryLane, Settle, Source, Status,
-    StoreErrorKind, TokioClock, TransportErrorKind,
+    DeliveredFrom, Delivery, Disposition, Message, Origin, Position, RetryQueue, Settle, Source,
+    Status, StoreErrorKind, TokioClock, TransportErrorKind,
 };
-use dlq_tower::store_lane::StoreLane;
+use dlq_tower::store_source::StoreSource;
 use futures_util::future::join_all;
 use futures_util::{FutureExt, poll};
 use tokio::time::{Instant, sleep};
@@ -27,24 +27,24 @@ async fn due_in(after: Duration, count: u64) -> Store {
     for position in 0..count {
         let origin = Origin::new("script", "orders", Position::Offset(position));
         let delivery = Delivery::new(Message::new("orders", "{}"), origin);
-        let escalation = dlq_core::Escalation {
+        let delayed_retry = dlq_core::DelayedRetry {
             delivery,
             consumer: "orders.handle".into(),
             due: store.clock.now().after(after),
             history: dlq_core::History::new(),
             attempts: 1,
         };
-        store.inner.escalate(escalation).await.unwrap();
+        store.inner.enqueue(delayed_retry).await.unwrap();
     }
     store
 }
 
-fn lane(store: &Store) -> StoreLane<Store> {
-    StoreLane::new(store.clone(), ["orders.handle"]).clock(store.clock.clone())
+fn source(store: &Store) -> StoreSource<Store> {
+    StoreSource::new(store.clone(), ["orders.handle"]).clock(store.clock.clone())
 }
 
-async fn taken(lane: &mut StoreLane<Store>) -> (Delivery, impl Settle) {
-    soon(lane.next()).await.unwrap().expect("it has not ended")
+async fn taken(source: &mut StoreSource<Store>) -> (Delivery, impl Settle) {
+    soon(source.next()).await.unwrap().expect("it has not ended")
 }
 
 /// How many can be claimed now.
@@ -56,11 +56,11 @@ async fn claimable(store: &Store) -> usize {
 #[tokio::test(start_paused = true)]
 async fn claims_are_made_in_batches_and_outcomes_recorded_in_batches() {
     let store = due(100).await;
-    let mut lane = lane(&store).batch(50);
+    let mut source = source(&store).batch(50);
     let mut settles = Vec::new();
     for _ in 0..100 {
-        let (delivery, settle) = taken(&mut lane).await;
-        assert_eq!((delivery.lane(), delivery.attempt()), (Lane::Store, 2));
+        let (delivery, settle) = taken(&mut source).await;
+        assert_eq!((delivery.delivered_from(), delivery.attempt()), (DeliveredFrom::Store, 2));
         settles.push(settle);
     }
     assert_eq!(store.calls("claim"), 2);
@@ -74,11 +74,11 @@ async fn claims_are_made_in_batches_and_outcomes_recorded_in_batches() {
 #[tokio::test(start_paused = true)]
 async fn what_was_claimed_and_not_yielded_is_given_back() {
     let store = due(10).await;
-    let mut lane = lane(&store);
-    let (_, settle) = taken(&mut lane).await;
-    lane.close().await;
-    lane.close().await;
-    assert!(soon(lane.next()).await.unwrap().is_none());
+    let mut source = source(&store);
+    let (_, settle) = taken(&mut source).await;
+    source.close().await;
+    source.close().await;
+    assert!(soon(source.next()).await.unwrap().is_none());
     assert_eq!(claimable(&store).await, 9);
     settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.unwrap();
     assert_eq!(claimable(&store).await, 1);
@@ -90,28 +90,28 @@ async fn what_was_claimed_and_not_yielded_is_given_back() {
 async fn a_dropped_next_loses_no_claim() {
     let store = due(3).await;
     store.slow(SECOND);
-    let mut lane = lane(&store);
-    assert!(poll!(Box::pin(lane.next())).is_pending());
+    let mut source = source(&store);
+    assert!(poll!(Box::pin(source.next())).is_pending());
     sleep(2 * SECOND).await;
-    let (first, _) = taken(&mut lane).await;
+    let (first, _) = taken(&mut source).await;
     assert_eq!(first.crashes(), 0);
     assert_eq!(store.calls("claim"), 1, "the call went on");
-    assert!(poll!(Box::pin(lane.next())).is_ready());
+    assert!(poll!(Box::pin(source.next())).is_ready());
 
     let store = due(3).await;
     store.slow(SECOND);
-    let mut lane = self::lane(&store);
-    assert!(poll!(Box::pin(lane.next())).is_pending());
-    soon(lane.close()).await;
+    let mut source = self::source(&store);
+    assert!(poll!(Box::pin(source.next())).is_pending());
+    soon(source.close()).await;
     assert_eq!(claimable(&store).await, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_waits_until_something_is_due_and_can_be_woken() {
     let store = Store::new();
-    let mut lane = lane(&store).poll(100 * SECOND);
-    let waker = lane.waker();
-    let mut next = Box::pin(lane.next());
+    let mut source = source(&store).poll(100 * SECOND);
+    let waker = source.waker();
+    let mut next = Box::pin(source.next());
     assert!(poll!(&mut next).is_pending());
     sleep(30 * SECOND).await;
     assert!(poll!(&mut next).is_pending());
@@ -128,11 +128,11 @@ async fn it_waits_until_something_is_due_and_can_be_woken() {
 
 /// What is due is due by the store's clock, whatever the machine's says.
 #[tokio::test(start_paused = true)]
-async fn a_lane_whose_clock_is_ahead_does_not_ask_without_end() {
+async fn a_source_whose_clock_is_ahead_does_not_ask_without_end() {
     let store = due_in(3600 * SECOND, 1).await;
     let ahead = Arc::new(TokioClock::starting_at(store.clock.now().after(7200 * SECOND)));
-    let mut lane = lane(&store).clock(ahead);
-    let mut next = Box::pin(lane.next());
+    let mut source = source(&store).clock(ahead);
+    let mut next = Box::pin(source.next());
     let until = Instant::now() + 3500 * SECOND;
     assert!(tokio::time::timeout_at(until, &mut next).await.is_err());
     let asked = store.calls("claim");
@@ -145,10 +145,10 @@ async fn a_lane_whose_clock_is_ahead_does_not_ask_without_end() {
 #[tokio::test(start_paused = true)]
 async fn an_outcome_that_comes_too_late_changes_nothing() {
     let store = due(1).await;
-    let mut slow = lane(&store).lease(SECOND);
+    let mut slow = source(&store).lease(SECOND);
     let (_, mut late) = taken(&mut slow).await;
     sleep(2 * SECOND).await;
-    let mut other = lane(&store);
+    let mut other = source(&store);
     let (delivery, settle) = taken(&mut other).await;
     assert_eq!(delivery.crashes(), 1, "a lease that ended");
     assert_eq!(late.extend().await.unwrap_err().kind(), TransportErrorKind::Lost);
@@ -158,27 +158,27 @@ async fn an_outcome_that_comes_too_late_changes_nothing() {
     assert_eq!(store.statuses().await, [Status::Resolved]);
 }
 
-/// G6: what waited in the lane for so long that somebody else has claimed it is theirs to run.
+/// G6: what waited in the source for so long that somebody else has claimed it is theirs to run.
 #[tokio::test(start_paused = true)]
 async fn g6_a_claim_that_was_lost_in_the_lane_is_not_yielded() {
     let store = due(3).await;
-    let mut lane = lane(&store).lease(SECOND);
-    let (_, settle) = taken(&mut lane).await;
+    let mut source = source(&store).lease(SECOND);
+    let (_, settle) = taken(&mut source).await;
     settle.settle(Disposition::Succeeded).await.unwrap();
     sleep(2 * SECOND).await;
     let request = ClaimRequest::due(["orders.handle"], 1, 3600 * SECOND);
     let theirs = store.inner.claim(request).await.unwrap().remove(0);
-    let (ours, _) = taken(&mut lane).await;
+    let (ours, _) = taken(&mut source).await;
     assert_ne!(ours.origin(), &theirs.letter.origin);
-    assert!(poll!(Box::pin(lane.next())).is_pending(), "the other is in the hands of another");
+    assert!(poll!(Box::pin(source.next())).is_pending(), "the other is in the hands of another");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outcome_is_given_up_when_the_lease_would_have_ended() {
     let store = due(1).await;
     store.fail("finish", u32::MAX, StoreErrorKind::Unavailable);
-    let mut lane = lane(&store).lease(10 * SECOND);
-    let (_, settle) = taken(&mut lane).await;
+    let mut source = source(&store).lease(10 * SECOND);
+    let (_, settle) = taken(&mut source).await;
     let begun = Instant::now();
     let error = soon(settle.settle(Disposition::Succeeded)).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
@@ -190,11 +190,11 @@ async fn an_outcome_is_given_up_when_the_lease_would_have_ended() {
 async fn g3_an_outcome_that_is_refused_gives_the_claim_back_and_counts_no_crash() {
     for kind in [StoreErrorKind::Refused, StoreErrorKind::Unexpected] {
         let store = due(1).await;
-        let mut lane = lane(&store).lease(10 * SECOND);
+        let mut source = source(&store).lease(10 * SECOND);
         let mut waits = Vec::new();
         for _ in 0..12 {
             let begun = Instant::now();
-            let (delivery, settle) = taken(&mut lane).await;
+            let (delivery, settle) = taken(&mut source).await;
             assert_eq!((delivery.crashes(), delivery.attempt()), (0, 2), "nothing has crashed");
             waits.push(begun.elapsed());
             store.refuse_outcomes(Some(kind));
@@ -205,7 +205,7 @@ async fn g3_an_outcome_that_is_refused_gives_the_claim_back_and_counts_no_crash(
         let (second, last) = (waits[1], waits[11]);
         assert!(second >= SECOND && last > 10 * second, "{waits:?}");
         store.refuse_outcomes(None);
-        let (_, settle) = taken(&mut lane).await;
+        let (_, settle) = taken(&mut source).await;
         settle.settle(Disposition::Succeeded).await.unwrap();
         assert_eq!(store.statuses().await, [Status::Resolved]);
     }
@@ -215,10 +215,10 @@ async fn g3_an_outcome_that_is_refused_gives_the_claim_back_and_counts_no_crash(
 #[tokio::test(start_paused = true)]
 async fn a_refused_batch_is_recorded_one_by_one() {
     let store = due(5).await;
-    let mut lane = lane(&store);
+    let mut source = source(&store);
     let mut settles = Vec::new();
     for _ in 0..5 {
-        settles.push(taken(&mut lane).await.1);
+        settles.push(taken(&mut source).await.1);
     }
     store.slow(Duration::from_millis(5));
     // The first call, with one outcome, is refused; so is the second, with four.
@@ -234,8 +234,8 @@ async fn a_refused_batch_is_recorded_one_by_one() {
 #[tokio::test]
 async fn without_names_nothing_is_claimed() {
     let store = due(1).await;
-    let mut lane = StoreLane::new(store.clone(), [""; 0]);
-    assert!(lane.next().now_or_never().is_none());
-    lane.close().await;
+    let mut source = StoreSource::new(store.clone(), [""; 0]);
+    assert!(source.next().now_or_never().is_none());
+    source.close().await;
     assert_eq!(claimable(&store).await, 1);
 }

@@ -1,13 +1,13 @@
-//! The retry lane, and who is believed to be a known letter.
+//! The retry queue, and who is believed to be a known letter.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::protocol::{Replay, on_replay};
 use dlq_core::{
-    Attempt, Cause, Clock, DeadLetter, Delivery, Disposition, ErrorClass, Escalation, Failure,
-    Headers, Lane, Message, OperationId, Origin, Position, RetryLane, Settle, Source, SystemClock,
-    Timestamp,
+    Attempt, Cause, Clock, DeadLetter, DelayedRetry, DeliveredFrom, Delivery, Disposition,
+    ErrorClass, Failure, Headers, Message, OperationId, Origin, Position, RetryQueue, Settle,
+    Source, SystemClock, Timestamp,
 };
 use dlq_nats::{NatsSource, RetryStream};
 use dlq_testkit::doubles::Called;
@@ -16,11 +16,11 @@ use tokio::time::timeout;
 
 use crate::fixture::{LEASE, STREAM, Server, available, billing, consumer, handle, next, number};
 
-pub(crate) fn escalation(delivery: Delivery, consumer: &str, due: Timestamp) -> Escalation {
+pub(crate) fn delayed_retry(delivery: Delivery, consumer: &str, due: Timestamp) -> DelayedRetry {
     let failure = Failure::new(ErrorClass::Transient, Cause::Error, "tests::Refused", "not yet");
     let mut history = delivery.history().clone();
     history.push(Attempt { number: 1, generation: delivery.generation(), failure });
-    Escalation { delivery, consumer: consumer.into(), due, history, attempts: 1 }
+    DelayedRetry { delivery, consumer: consumer.into(), due, history, attempts: 1 }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,8 +29,8 @@ async fn the_server_keeps_records_until_they_are_due() {
         return;
     }
     let server = Server::start().await;
-    let lane = billing().retry_lane(&server.client).await.unwrap();
-    assert!(lane.has_schedules(), "this server has them");
+    let queue = billing().retry_queue(&server.client).await.unwrap();
+    assert!(queue.has_schedules(), "this server has them");
     server.publish([1]).await;
     let mut source = server.source(&billing()).await;
     let (delivery, settle) = next(&mut source).await;
@@ -38,7 +38,7 @@ async fn the_server_keeps_records_until_they_are_due() {
     let due = delivery.message().published_at().unwrap().after(Duration::from_secs(7200));
     assert!(due < far);
     // The handler has another name than the consumer, as behind a router: its records are heard all the same.
-    lane.escalate(escalation(delivery, "payments.charge", due)).await.unwrap();
+    queue.enqueue(delayed_retry(delivery, "payments.charge", due)).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let stored = server.stored("DLQ_RETRY").await;
     assert_eq!(stored.len(), 1);
@@ -56,15 +56,15 @@ async fn a_record_of_another_handler_of_the_consumer_is_heard() {
         return;
     }
     let server = Server::start().await;
-    let lane = consumer("a.b c").retry_lane(&server.client).await.unwrap();
+    let queue = consumer("a.b c").retry_queue(&server.client).await.unwrap();
     server.publish([1]).await;
     let mut source = server.source(&consumer("a.b c")).await;
     let (delivery, settle) = next(&mut source).await;
     let death = delivery.death("payments.charge");
-    lane.escalate(escalation(delivery, "payments.charge", Timestamp::EPOCH)).await.unwrap();
+    queue.enqueue(delayed_retry(delivery, "payments.charge", Timestamp::EPOCH)).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let record = handle(&mut source).await.unwrap();
-    assert_eq!((record.lane(), number(&record)), (Lane::Retry, 1));
+    assert_eq!((record.delivered_from(), number(&record)), (DeliveredFrom::Retry, 1));
     assert_eq!(record.death("payments.charge"), death);
     assert_eq!(server.count("DLQ_RETRY").await, 0, "a settled record is gone");
 }
@@ -75,7 +75,7 @@ async fn g8_a_message_as_large_as_can_be_waits_too() {
         return;
     }
     let server = Server::with("max_payload", "131072").await;
-    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let queue = billing().retry_queue(&server.client).await.unwrap();
     let mut source = server.source(&billing()).await;
     let long = "x".repeat(60_000);
     for (payload, header) in [(131_072 - 20, ""), (10, long.as_str()), (0, long.as_str())] {
@@ -86,12 +86,12 @@ async fn g8_a_message_as_large_as_can_be_waits_too() {
         sent.await.unwrap().await.unwrap();
         let (delivery, settle) = next(&mut source).await;
         let message = delivery.message().clone();
-        let hop = escalation(delivery, "billing", Timestamp::EPOCH);
-        lane.escalate(hop.clone()).await.unwrap();
-        lane.escalate(hop.clone()).await.unwrap();
+        let hop = delayed_retry(delivery, "billing", Timestamp::EPOCH);
+        queue.enqueue(hop.clone()).await.unwrap();
+        queue.enqueue(hop.clone()).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
         let record = handle(&mut source).await.unwrap();
-        assert_eq!((record.lane(), record.message()), (Lane::Retry, &message));
+        assert_eq!((record.delivered_from(), record.message()), (DeliveredFrom::Retry, &message));
         assert_eq!((record.attempt(), record.history()), (2, &hop.history));
         assert_eq!(server.count("DLQ_RETRY").await, 0, "its parts are gone with it");
     }
@@ -112,7 +112,7 @@ async fn g9_a_record_whose_parts_have_gone_is_refused_and_keeps_nobody_from_othe
         return;
     }
     let server = Server::with("max_payload", &MOST.to_string()).await;
-    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let queue = billing().retry_queue(&server.client).await.unwrap();
     let mut source = server.source(&billing()).await;
     for _ in 0..3 {
         let large = vec![b'1'; MOST - 20];
@@ -120,7 +120,7 @@ async fn g9_a_record_whose_parts_have_gone_is_refused_and_keeps_nobody_from_othe
         sent.unwrap().await.unwrap();
         let (delivery, settle) = next(&mut source).await;
         let far = delivery.message().published_at().unwrap().after(Duration::from_secs(5));
-        lane.escalate(escalation(delivery, "billing", far)).await.unwrap();
+        queue.enqueue(delayed_retry(delivery, "billing", far)).await.unwrap();
         settle.settle(Disposition::Succeeded).await.unwrap();
     }
     // An operator cleans up.
@@ -173,16 +173,16 @@ async fn g3_a_clock_that_is_behind_makes_no_record_a_suspect() {
     }
     let server = Server::start().await;
     let behind = billing().clock(Arc::new(Behind(Duration::from_secs(1))));
-    let lane = behind.retry_lane(&server.client).await.unwrap();
-    assert!(lane.has_schedules());
+    let queue = behind.retry_queue(&server.client).await.unwrap();
+    assert!(queue.has_schedules());
     server.publish([1]).await;
     let mut source = server.source(&behind).await;
     let (delivery, settle) = next(&mut source).await;
     let due = SystemClock.now().after(Duration::from_secs(1));
-    lane.escalate(escalation(delivery, "billing", due)).await.unwrap();
+    queue.enqueue(delayed_retry(delivery, "billing", due)).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let record = handle(&mut source).await.unwrap();
-    assert_eq!((record.lane(), record.deliveries()), (Lane::Retry, 1));
+    assert_eq!((record.delivered_from(), record.deliveries()), (DeliveredFrom::Retry, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,7 +194,7 @@ async fn g1_a_hop_of_another_replay_or_of_other_bytes_is_another_record() {
     for stream in [RetryStream::new(), RetryStream::new().with_name("PLAIN").with_prefix("plain")] {
         let name = if stream == RetryStream::new() { "DLQ_RETRY" } else { "PLAIN" };
         let stream = if name == "PLAIN" { stream.without_schedules() } else { stream };
-        let lane = billing().retry_stream(stream).retry_lane(&server.client).await.unwrap();
+        let queue = billing().retry_stream(stream).retry_queue(&server.client).await.unwrap();
         let origin = Origin::new("nats", STREAM, Position::Offset(1));
         let first = Delivery::to("billing", Message::new("orders.created", "1"), origin.clone());
         let death = first.death("billing");
@@ -206,7 +206,7 @@ async fn g1_a_hop_of_another_replay_or_of_other_bytes_is_another_record() {
             (2, first.with_replays(1)),
             (3, edited.with_death(death).with_replays(1)),
         ] {
-            lane.escalate(escalation(hop, "billing", due)).await.unwrap();
+            queue.enqueue(delayed_retry(hop, "billing", due)).await.unwrap();
             assert_eq!(server.count(name).await, records);
         }
     }
@@ -219,14 +219,14 @@ async fn a_retry_stream_that_was_deleted_is_made_again() {
     }
     let server = Server::start().await;
     let consumer = billing().retry_stream(RetryStream::new().with_name("RETRIES"));
-    let lane = consumer.retry_lane(&server.client).await.unwrap();
+    let queue = consumer.retry_queue(&server.client).await.unwrap();
     server.publish([1]).await;
     let mut source = server.source(&consumer).await;
     let (delivery, settle) = next(&mut source).await;
     server.context.delete_stream("RETRIES").await.unwrap();
-    lane.escalate(escalation(delivery, "billing", Timestamp::EPOCH)).await.unwrap();
+    queue.enqueue(delayed_retry(delivery, "billing", Timestamp::EPOCH)).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
-    assert_eq!(handle(&mut source).await.unwrap().lane(), Lane::Retry);
+    assert_eq!(handle(&mut source).await.unwrap().delivered_from(), DeliveredFrom::Retry);
 }
 
 /// Returns what a replay to the origin says.
@@ -259,17 +259,17 @@ async fn g2_an_absurd_retry_record_is_a_message_of_its_own() {
         return;
     }
     let server = Server::start().await;
-    let lane = billing().retry_lane(&server.client).await.unwrap();
+    let queue = billing().retry_queue(&server.client).await.unwrap();
     server.publish([1]).await;
     let mut source = server.source(&billing()).await;
     let (delivery, settle) = next(&mut source).await;
     let mut absurd = delivery.death("billing");
     absurd.generation = u32::MAX;
     let forged = delivery.clone().with_death(absurd);
-    lane.escalate(escalation(forged, "billing", Timestamp::EPOCH)).await.unwrap();
+    queue.enqueue(delayed_retry(forged, "billing", Timestamp::EPOCH)).await.unwrap();
     settle.settle(Disposition::Succeeded).await.unwrap();
     let record = handle(&mut source).await.unwrap();
-    assert_eq!((record.lane(), record.generation()), (Lane::Retry, 0));
+    assert_eq!((record.delivered_from(), record.generation()), (DeliveredFrom::Retry, 0));
     assert_eq!(record.origin().stream(), "DLQ_RETRY");
     assert_eq!(record.message().payload(), delivery.message().payload());
     assert_ne!(record.death("billing").letter, absurd.letter);
@@ -301,10 +301,10 @@ async fn g2_a_replayed_letter_is_known_and_copied_headers_are_not_believed() {
     // Whoever is called that is one of those whom a router hands messages to.
     letter.consumer = "shop.billing".to_owned();
     letter.id = original.death("shop.billing").letter;
-    source.yields_to(Arc::new(Called::by(["shop"])));
+    source.bind(Arc::new(Called::by(["shop"])));
     replay(&server, &letter, "1").await;
     assert_eq!(handle(&mut source).await.unwrap().generation(), 0, "nobody is called that");
-    source.yields_to(Arc::new(Called::by(["shop", "shop.billing"])));
+    source.bind(Arc::new(Called::by(["shop", "shop.billing"])));
     replay(&server, &letter, "1").await;
     assert_eq!(handle(&mut source).await.unwrap().death("shop.billing").letter, letter.id);
     letter.consumer = "billing".to_owned();

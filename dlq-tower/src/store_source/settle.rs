@@ -121,7 +121,7 @@ fn finish_of(disposition: Disposition) -> Result<Finish, TransportError> {
         Disposition::Succeeded => Finish::Resolved(Resolution::Succeeded),
         Disposition::Duplicate => Finish::Resolved(Resolution::Duplicate),
         Disposition::Dead(letter) => Finish::Dead(letter),
-        Disposition::Escalated { due, history, attempts } => {
+        Disposition::DelayedRetry { due, history, attempts } => {
             Finish::Retry { due, history, attempts }
         }
         Disposition::Deferred { after } => Finish::Released { after },

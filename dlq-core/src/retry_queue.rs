@@ -1,4 +1,4 @@
-//! [`RetryLane`]: where a message waits for its next attempt when the wait is too long for the process.
+//! [`RetryQueue`]: where a message waits for its next attempt when the wait is too long for the process.
 
 use std::fmt;
 use std::future::Future;
@@ -10,7 +10,7 @@ use crate::{Delivery, History, StoreError, Timestamp};
 /// A message on its way to a slower retry stage.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct Escalation {
+pub struct DelayedRetry {
     /// The delivery whose attempt failed.
     pub delivery: Delivery,
     /// The consumer that will try again; nobody else may hear of it.
@@ -26,7 +26,7 @@ pub struct Escalation {
 /// Takes messages that wait for their next attempt, durably, and hands them to the same consumer when they are due.
 ///
 /// A transport's retry topics or delayed stream; a due row in a store.
-pub trait RetryLane: fmt::Debug + Send + Sync + 'static {
+pub trait RetryQueue: fmt::Debug + Send + Sync + 'static {
     /// Writes the retry record and returns once it is durable. Writing the same one again changes nothing.
     ///
     /// In a store the record is a row that is `retrying`, of the generation that its death would have, claimed by its
@@ -35,50 +35,50 @@ pub trait RetryLane: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When it is not known to be durable; the caller then settles nothing. `Refused` when the lane can never hold this
+    /// When it is not known to be durable; the caller then settles nothing. `Refused` when the queue can never hold this
     /// message, for one that is too large: it does not wait any more then, and dies.
-    fn escalate(
+    fn enqueue(
         &self,
-        escalation: Escalation,
+        delayed_retry: DelayedRetry,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-impl<L: RetryLane> RetryLane for Arc<L> {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        (**self).escalate(escalation).await
+impl<L: RetryQueue> RetryQueue for Arc<L> {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        (**self).enqueue(delayed_retry).await
     }
 }
 
-trait DynRetryLane: fmt::Debug + Send + Sync {
-    fn escalate_dyn(
+trait DynRetryQueue: fmt::Debug + Send + Sync {
+    fn enqueue_dyn(
         &self,
-        escalation: Escalation,
+        delayed_retry: DelayedRetry,
     ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + '_>>;
 }
 
-impl<L: RetryLane> DynRetryLane for L {
-    fn escalate_dyn(
+impl<L: RetryQueue> DynRetryQueue for L {
+    fn enqueue_dyn(
         &self,
-        escalation: Escalation,
+        delayed_retry: DelayedRetry,
     ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + '_>> {
-        Box::pin(self.escalate(escalation))
+        Box::pin(self.enqueue(delayed_retry))
     }
 }
 
-/// Any retry lane, erased.
+/// Any retry queue, erased.
 #[derive(Clone, Debug)]
-pub struct BoxRetryLane(Arc<dyn DynRetryLane>);
+pub struct BoxRetryQueue(Arc<dyn DynRetryQueue>);
 
-impl BoxRetryLane {
-    /// Erases `lane`.
+impl BoxRetryQueue {
+    /// Erases `queue`.
     #[must_use]
-    pub fn new(lane: impl RetryLane) -> Self {
-        Self(Arc::new(lane))
+    pub fn new(queue: impl RetryQueue) -> Self {
+        Self(Arc::new(queue))
     }
 }
 
-impl RetryLane for BoxRetryLane {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        self.0.escalate_dyn(escalation).await
+impl RetryQueue for BoxRetryQueue {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        self.0.enqueue_dyn(delayed_retry).await
     }
 }

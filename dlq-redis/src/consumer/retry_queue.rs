@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlq_core::protocol::of_escalation;
-use dlq_core::{Binding, Escalation, RetryLane, SharedClock, StoreError, StoreErrorKind};
+use dlq_core::protocol::of_delayed_retry;
+use dlq_core::{Binding, DelayedRetry, RetryQueue, SharedClock, StoreError, StoreErrorKind};
 
 use super::calls::millis;
 use super::keys::Keys;
@@ -31,16 +31,16 @@ pub struct RedisRetryQueue {
     pub(super) window: Duration,
 }
 
-impl RetryLane for RedisRetryQueue {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        let Escalation { delivery, consumer, due, .. } = &escalation;
+impl RetryQueue for RedisRetryQueue {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        let DelayedRetry { delivery, consumer, due, .. } = &delayed_retry;
         let message = delivery.message();
         let death = delivery.death(consumer);
-        let hop = delivery.escalations().saturating_add(1);
+        let hop = delivery.delayed_retries().saturating_add(1);
         // A letter that was sent back twice, or edited in between, is another message each time.
         let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));
         let name = format!("{}.{}.{hop}.{replays}.{binding}", death.letter, death.generation);
-        let body = Body::new(message, delivery.origin(), death, &of_escalation(&escalation));
+        let body = Body::new(message, delivery.origin(), death, &of_delayed_retry(&delayed_retry));
         let body = serde_json::to_vec(&body).map_err(|error| {
             StoreError::new(StoreErrorKind::Refused, OPERATION).with_source(error)
         })?;

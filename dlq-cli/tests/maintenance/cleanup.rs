@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use dlq_core::store::{Actor, Letters as _, Upkeep as _};
+use dlq_core::store::{Actor, Letters as _, Maintenance as _};
 use dlq_core::{Clock as _, DeadLetter, Filter, Resolution, Status, SystemClock};
 use dlq_testkit::fixtures::letter;
 

@@ -1,15 +1,15 @@
-//! The store lane: letters and retry records that are due come back from a store, to the consumer that failed.
+//! The store source: letters and retry records that are due come back from a store, to the consumer that failed.
 //!
 //! # What it does
 //!
-//! [`StoreLane`] is a [`Source`](dlq_core::Source) over [`Claims`](dlq_core::store::Claims). It claims what is due for
-//! the names of one consumer, in batches, and yields it as deliveries of [`Lane::Store`](dlq_core::Lane::Store). Ending
+//! [`StoreSource`] is a [`Source`](dlq_core::Source) over [`Claims`](dlq_core::store::Claims). It claims what is due for
+//! the names of one consumer, in batches, and yields it as deliveries of [`DeliveredFrom::Store`](dlq_core::DeliveredFrom::Store). Ending
 //! such a delivery records on the claimed row what became of it, in one conditional step:
 //!
 //! | the stack says | the row |
 //! |---|---|
 //! | succeeded, duplicate | is resolved |
-//! | escalated | waits for its next attempt, with its attempts so far |
+//! | delayed retry | waits for its next attempt, with its attempts so far |
 //! | dead | is pending again, with this death |
 //! | deferred | is what it was before, due after the delay; nothing is counted |
 //!
@@ -20,10 +20,10 @@
 //! ```
 //! use dlq_letters::memory::MemoryStore;
 //! use dlq_core::{Ordering, Source};
-//! use dlq_tower::store_lane::StoreLane;
+//! use dlq_tower::store_source::StoreSource;
 //!
-//! let lane = StoreLane::new(MemoryStore::new(), ["payments.charge"]);
-//! assert_eq!(lane.capabilities().ordering, Ordering::None);
+//! let source = StoreSource::new(MemoryStore::new(), ["payments.charge"]);
+//! assert_eq!(source.capabilities().ordering, Ordering::None);
 //! ```
 //!
 //! A [`Consumer`](crate::consumer::Consumer) that is given a store makes its own.
@@ -39,8 +39,8 @@
 //! # Cost
 //!
 //! One call of the store per batch of claims, and one per batch of outcomes: those that come while a call is under way
-//! go together in the next one. When nothing is due the lane asks once per [poll interval](StoreLane::poll), sooner
-//! when the store knows of something due sooner, and at once when [woken](StoreLane::waker)
+//! go together in the next one. When nothing is due the source asks once per [poll interval](StoreSource::poll), sooner
+//! when the store knows of something due sooner, and at once when [woken](StoreSource::waker)
 //! or when the store hears that another process made something due.
 
 mod claims;
@@ -50,5 +50,5 @@ mod source;
 mod waking;
 
 pub use settle::StoreSettle;
-pub use source::StoreLane;
-pub(crate) use waking::WakingLane;
+pub use source::StoreSource;
+pub(crate) use waking::WakingRetryQueue;

@@ -1,10 +1,10 @@
-//! Probation: a message that may have killed the process runs alone, with a durable mark (G3).
+//! Suspects: a message that may have killed the process runs alone, with a durable mark (G3).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dlq_core::{Death, Delivery, Lane, LetterId};
+use dlq_core::{Death, DeliveredFrom, Delivery, LetterId};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use super::hand::Conviction;
@@ -26,7 +26,7 @@ pub(super) enum Suspicion {
 
 /// Permission to run now. A suspect waits until nothing else runs, and nothing starts before it has ended.
 #[derive(Debug)]
-pub(super) struct Probation {
+pub(super) struct Suspects {
     runs: Runs,
     suspect_after: u32,
     has_marks: bool,
@@ -89,7 +89,7 @@ impl Explained {
     }
 }
 
-impl Probation {
+impl Suspects {
     pub(super) fn new(suspect_after: u32, has_marks: bool) -> Self {
         Self {
             runs: Runs::default(),
@@ -104,8 +104,8 @@ impl Probation {
 
     /// Returns true if nothing at all speaks for a crash.
     pub(super) fn is_beyond_doubt(&self, delivery: &Delivery) -> bool {
-        let is_known = match delivery.lane() {
-            Lane::Store => delivery.crashes() == 0,
+        let is_known = match delivery.delivered_from() {
+            DeliveredFrom::Store => delivery.crashes() == 0,
             _ => delivery.deliveries() < self.suspect_after,
         };
         is_known && self.conviction(delivery).is_none()
@@ -123,7 +123,7 @@ impl Probation {
                 Conviction::Key => Suspicion::Marked(death),
             };
         }
-        if delivery.lane() == Lane::Store {
+        if delivery.delivered_from() == DeliveredFrom::Store {
             // A lease that ended unfinished is a suspicion and no proof: the letter may have been waiting to run.
             return match delivery.crashes() {
                 0 => Suspicion::None,
@@ -145,7 +145,7 @@ impl Probation {
     /// Returns true if `delivery` was handed out so often that it is a suspect by that.
     pub(super) fn is_unexplained(&self, delivery: &Delivery) -> bool {
         let deliveries = delivery.deliveries();
-        delivery.lane() != Lane::Store
+        delivery.delivered_from() != DeliveredFrom::Store
             && deliveries >= self.suspect_after
             && deliveries.saturating_sub(self.explained(death_of(delivery).letter))
                 >= self.suspect_after
@@ -242,7 +242,7 @@ impl Probation {
 
     /// We gave `delivery` back; that it comes again is no sign of a crash.
     pub(super) fn gave_back(&self, delivery: &Delivery) {
-        if delivery.lane() == Lane::Store {
+        if delivery.delivered_from() == DeliveredFrom::Store {
             return;
         }
         let mut explained = self.explained.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +265,7 @@ impl Probation {
     /// Returns of how many good ends the next process has to be told, so that `delivery`, which ends now, makes no suspect of its
     /// message there.
     pub(super) fn untold(&self, delivery: &Delivery) -> u32 {
-        if delivery.lane() == Lane::Store {
+        if delivery.delivered_from() == DeliveredFrom::Store {
             return 0;
         }
         let Ends { own, heard } = self.ends(death_of(delivery).letter);
@@ -309,51 +309,52 @@ mod tests {
 
     #[test]
     fn only_deliveries_without_explanation_are_suspect() {
-        let probation = Probation::new(3, true);
-        assert_eq!(probation.suspect(&delivery(2)), Suspicion::None);
-        assert!(matches!(probation.suspect(&delivery(3)), Suspicion::Marked(_)));
-        probation.gave_back(&delivery(1));
-        assert_eq!(probation.suspect(&delivery(3)), Suspicion::None, "one is explained");
-        assert!(matches!(probation.suspect(&delivery(4)), Suspicion::Marked(_)));
-        let unmarked = Probation::new(3, false);
+        let suspects = Suspects::new(3, true);
+        assert_eq!(suspects.suspect(&delivery(2)), Suspicion::None);
+        assert!(matches!(suspects.suspect(&delivery(3)), Suspicion::Marked(_)));
+        suspects.gave_back(&delivery(1));
+        assert_eq!(suspects.suspect(&delivery(3)), Suspicion::None, "one is explained");
+        assert!(matches!(suspects.suspect(&delivery(4)), Suspicion::Marked(_)));
+        let unmarked = Suspects::new(3, false);
         assert_eq!(unmarked.suspect(&delivery(3)), Suspicion::Alone);
     }
 
     #[test]
     fn no_more_is_told_than_ended_well_and_than_makes_no_suspect() {
-        let probation = Probation::new(3, true);
+        let suspects = Suspects::new(3, true);
         let letter = death_of(&delivery(1)).letter;
-        assert_eq!(probation.untold(&delivery(9)), 0, "nothing ended well");
-        probation.gave_back(&delivery(1));
-        assert_eq!([1, 2, 9].map(|times| probation.untold(&delivery(times))), [0, 1, 1]);
-        (0..8).for_each(|_| probation.gave_back(&delivery(1)));
-        assert_eq!([1, 2, 3, 9].map(|times| probation.untold(&delivery(times))), [0, 1, 2, 8]);
-        probation.heard_of(letter, 2);
-        assert_eq!([3, 9].map(|times| probation.untold(&delivery(times))), [0, 6]);
+        assert_eq!(suspects.untold(&delivery(9)), 0, "nothing ended well");
+        suspects.gave_back(&delivery(1));
+        assert_eq!([1, 2, 9].map(|times| suspects.untold(&delivery(times))), [0, 1, 1]);
+        (0..8).for_each(|_| suspects.gave_back(&delivery(1)));
+        assert_eq!([1, 2, 3, 9].map(|times| suspects.untold(&delivery(times))), [0, 1, 2, 8]);
+        suspects.heard_of(letter, 2);
+        assert_eq!([3, 9].map(|times| suspects.untold(&delivery(times))), [0, 6]);
     }
 
     #[test]
     fn in_the_store_a_lost_lease_is_the_sign() {
-        let probation = Probation::new(3, true);
-        let stored = |crashes| delivery(9).with_lane(Lane::Store).with_crashes(crashes);
-        assert_eq!(probation.suspect(&stored(0)), Suspicion::None);
-        assert!(matches!(probation.suspect(&stored(1)), Suspicion::Marked(_)));
+        let suspects = Suspects::new(3, true);
+        let stored =
+            |crashes| delivery(9).with_delivered_from(DeliveredFrom::Store).with_crashes(crashes);
+        assert_eq!(suspects.suspect(&stored(0)), Suspicion::None);
+        assert!(matches!(suspects.suspect(&stored(1)), Suspicion::Marked(_)));
     }
 
     #[test]
     fn marks_of_what_a_key_has_convicted_do_not_stay() {
-        let (probation, death) = (Probation::new(3, true), death_of(&delivery(1)));
-        assert_eq!(probation.earlier(death, 4), 4);
-        probation.convicted(death, Some((3, Conviction::Key)));
-        assert_eq!(probation.earlier(death, 4), 0);
-        probation.convicted(death, None);
-        assert_eq!(probation.earlier(death, 4), 4);
+        let (suspects, death) = (Suspects::new(3, true), death_of(&delivery(1)));
+        assert_eq!(suspects.earlier(death, 4), 4);
+        suspects.convicted(death, Some((3, Conviction::Key)));
+        assert_eq!(suspects.earlier(death, 4), 0);
+        suspects.convicted(death, None);
+        assert_eq!(suspects.earlier(death, 4), 4);
     }
 
     /// A message whose conviction is forgotten would run, and kill the process again (G3).
     #[test]
     fn g3_no_conviction_is_forgotten_however_many_there_are() {
-        let probation = Probation::new(3, true);
+        let suspects = Suspects::new(3, true);
         let deliveries = || {
             (0..REMEMBERED as u64 + 10).map(|position| {
                 let origin = Origin::new("memory", "orders", Position::Offset(position));
@@ -361,36 +362,36 @@ mod tests {
             })
         };
         for delivery in deliveries() {
-            probation.convicted(death_of(&delivery), Some((3, Conviction::Delivery)));
+            suspects.convicted(death_of(&delivery), Some((3, Conviction::Delivery)));
         }
         for delivery in deliveries() {
             let expected = Suspicion::Convicted(death_of(&delivery), 3);
-            assert_eq!(probation.suspect(&delivery), expected, "{}", delivery.origin());
+            assert_eq!(suspects.suspect(&delivery), expected, "{}", delivery.origin());
         }
     }
 
     #[test]
     fn what_is_owed_hides_no_crash_of_another_process() {
-        let (probation, letter) = (Probation::new(3, true), death_of(&delivery(1)).letter);
-        assert_eq!(probation.unended(letter, 3), 3);
-        probation.owes(letter, 3);
-        assert_eq!(probation.unended(letter, 4), 3);
-        assert_eq!(probation.unended(letter, 3), 3, "it was removed, and that was not heard");
-        assert_eq!(probation.unended(letter, 5), 4, "another one has crashed");
-        probation.owes(letter, 3);
-        assert_eq!(probation.unended(letter, 5), 3);
-        probation.paid(letter);
-        assert_eq!(probation.unended(letter, 5), 5);
+        let (suspects, letter) = (Suspects::new(3, true), death_of(&delivery(1)).letter);
+        assert_eq!(suspects.unended(letter, 3), 3);
+        suspects.owes(letter, 3);
+        assert_eq!(suspects.unended(letter, 4), 3);
+        assert_eq!(suspects.unended(letter, 3), 3, "it was removed, and that was not heard");
+        assert_eq!(suspects.unended(letter, 5), 4, "another one has crashed");
+        suspects.owes(letter, 3);
+        assert_eq!(suspects.unended(letter, 5), 3);
+        suspects.paid(letter);
+        assert_eq!(suspects.unended(letter, 5), 5);
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let probation = Probation::new(3, true);
+        let suspects = Suspects::new(3, true);
         for position in 0..(REMEMBERED as u64 + 10) {
             let origin = Origin::new("memory", "orders", Position::Offset(position));
-            probation.gave_back(&Delivery::new(Message::new("orders", ""), origin));
+            suspects.gave_back(&Delivery::new(Message::new("orders", ""), origin));
         }
-        let explained = probation.explained.lock().unwrap();
+        let explained = suspects.explained.lock().unwrap();
         assert_eq!((explained.ends.len(), explained.order.len()), (REMEMBERED, REMEMBERED));
     }
 }

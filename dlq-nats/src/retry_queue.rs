@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use async_nats::jetstream::stream::Config;
-use dlq_core::protocol::{Ours, of_escalation};
-use dlq_core::{Binding, DeadLetter, Escalation, RetryLane, SharedClock, StoreError};
+use dlq_core::protocol::{Ours, of_delayed_retry};
+use dlq_core::{Binding, DeadLetter, DelayedRetry, RetryQueue, SharedClock, StoreError};
 
 use crate::home::Home;
 use crate::names::{tail, token};
@@ -12,7 +12,7 @@ use crate::wire::Rest;
 
 const OPERATION: &str = "write a retry record";
 
-/// Retry queue of a consumer. [`NatsTransport::retry_lane`](crate::NatsTransport::retry_lane) makes it.
+/// Retry queue of a consumer. [`NatsTransport::retry_queue`](crate::NatsTransport::retry_queue) makes it.
 ///
 /// A record is published to `retry.CONSUMER.SUBJECT` in the [retry stream](RetryStream) when it is due, by the server's
 /// own schedule where it has them, and only the sources of this consumer hear it. It keeps message, origin and identity
@@ -21,7 +21,7 @@ const OPERATION: &str = "write a retry record";
 /// A record is one hop of one death, replay and payload: within the stream's duplicate window writing the hop again changes nothing. What a
 /// later writer knows of more attempts is then forgotten.
 #[derive(Clone, Debug)]
-pub struct NatsRetryLane {
+pub struct NatsRetryQueue {
     home: Home,
     stream: RetryStream,
     config: Arc<Config>,
@@ -30,7 +30,7 @@ pub struct NatsRetryLane {
     clock: SharedClock,
 }
 
-impl NatsRetryLane {
+impl NatsRetryQueue {
     pub(crate) fn new(
         home: Home,
         stream: RetryStream,
@@ -72,12 +72,12 @@ impl NatsRetryLane {
     }
 }
 
-impl RetryLane for NatsRetryLane {
-    async fn escalate(&self, escalation: Escalation) -> Result<(), StoreError> {
-        let Escalation { delivery, consumer, due, .. } = &escalation;
+impl RetryQueue for NatsRetryQueue {
+    async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
+        let DelayedRetry { delivery, consumer, due, .. } = &delayed_retry;
         let message = delivery.message();
         let death = delivery.death(consumer);
-        let hop = delivery.escalations().saturating_add(1);
+        let hop = delivery.delayed_retries().saturating_add(1);
         // A letter that was sent back twice, or edited in between, is another message each time.
         let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));
         let place = format!("{}.{}.{hop}.{replays}.{binding}", death.letter, death.generation);
@@ -96,7 +96,7 @@ impl RetryLane for NatsRetryLane {
             aside: &|| format!("{prefix}-aside.{consumer}.{place}"),
             id: place.clone(),
             message,
-            ours: of_escalation(&escalation),
+            ours: of_delayed_retry(&delayed_retry),
             rest: Rest::of(message, delivery.origin(), death),
             orders,
         };

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dlq_core::store::{Actor, ClaimRequest, Claims as _, Edit, Letters as _, OperationSpec};
-use dlq_core::store::{Operations as _, Receipt, Upkeep as _};
+use dlq_core::store::{Maintenance as _, Operations as _, Receipt};
 use dlq_core::{Filter, Sink as _, Status};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::{CONSUMER, letter};
