@@ -142,8 +142,9 @@ pub use gauges::{
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use letters::{
-    Extent, ExtentReader, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan, ReplayOutcome,
-    ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped, StoredLetter, Subscriber,
+    Extent, ExtentReader, KafkaEntries, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan,
+    ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped,
+    StoredLetter, Subscriber,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;

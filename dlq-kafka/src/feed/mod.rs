@@ -35,8 +35,6 @@ const CONFIRMING: &str = "confirm dead letters";
 
 /// Time limit of a request to the thread that only the cluster delays.
 const ANSWER: Duration = Duration::from_secs(30);
-/// For how long a message is waited for whose topic alone is away.
-const AWAY: Duration = Duration::from_secs(60);
 /// The time until letters are looked at again whose message is of a transaction that has not ended, and the most that are kept
 /// while others are read.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -156,11 +154,20 @@ impl KafkaFeed {
         store: &str,
         lease: Duration,
     ) -> Result<Self, StoreError> {
-        Mark::check(store, OPENING)?;
-        marks::check_group(topic, group, OPENING)?;
-        let (group, letters) = (group.to_owned(), KafkaLetters::new(brokers, topic));
-        let (brokers, topic, store) = (brokers.clone(), Arc::<str>::from(topic), store.to_owned());
-        let name = group.clone();
+        let letters = KafkaLetters::new(brokers, topic).group(group);
+        Self::of(&letters, store.to_owned(), lease).await
+    }
+
+    /// The feed that these letters describe.
+    pub(crate) async fn of(
+        letters: &KafkaLetters,
+        store: String,
+        lease: Duration,
+    ) -> Result<Self, StoreError> {
+        let (topic, group) = (Arc::clone(letters.topic_shared()), letters.group_name());
+        Mark::check(&store, OPENING)?;
+        marks::check_group(&topic, &group, OPENING)?;
+        let (brokers, name) = (letters.brokers().clone(), group.clone());
         let member = blocking(OPENING, move || join(brokers, topic, &name, store, lease)).await?;
         let (commands, asked) = mpsc::channel();
         let (leaving, left) = mpsc::channel();
@@ -173,9 +180,10 @@ impl KafkaFeed {
             StoreError::new(StoreErrorKind::Unavailable, OPENING).with_source(error)
         })?;
         Ok(Self {
-            letters,
+            letters: letters.clone(),
             group,
-            ends: false,
+            ends: letters.ends,
+            away: Away::new(letters.patience),
             has_ended: false,
             commands: Some(commands),
             left: Mutex::new(left),
@@ -184,7 +192,6 @@ impl KafkaFeed {
             open: VecDeque::new(),
             looked: Instant::now(),
             furthest: BTreeMap::new(),
-            away: Away::new(AWAY),
             sent: SentBack::default(),
             yielded: BTreeMap::new(),
             confirmed: BTreeMap::new(),

@@ -8,7 +8,7 @@ use super::lookup::{Bounds, Lookup, Partitions};
 use super::range::{Span, rounds};
 use super::reading::unread;
 use super::records::Records;
-use super::scan::Scan;
+use super::scan::{Scan, Sequence};
 use super::snapshot::Row;
 use crate::brokers::Brokers;
 use crate::error::SetupError;
@@ -45,8 +45,20 @@ impl Lookup {
         follow: bool,
         total: u64,
     ) -> Result<Records, SetupError> {
+        self.scan_in(topic, rounds, Sequence::AsItComes, follow, total)
+    }
+
+    /// The same in a sequence.
+    pub(super) fn scan_in(
+        &self,
+        topic: &Arc<str>,
+        rounds: Vec<Vec<Span>>,
+        sequence: Sequence,
+        follow: bool,
+        total: u64,
+    ) -> Result<Records, SetupError> {
         let (brokers, topic) = (self.brokers.clone(), Arc::clone(topic));
-        Scan { brokers, topic, rounds, follow }.run(total)
+        Scan { brokers, topic, rounds, sequence, follow }.run(total)
     }
 
     /// The records at these places, and others between them, as far as they are there; and which of them may not be to be

@@ -1,9 +1,11 @@
 //! Reads a topic of dead letters, and sends letters back.
 
 mod aside;
+mod entries;
 mod extent;
 mod fetch;
 mod ledger;
+mod log;
 mod lookup;
 mod pointed;
 mod range;
@@ -17,10 +19,12 @@ mod snapshot;
 mod stored;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Mutex;
 
 pub use extent::{Extent, ExtentReader};
+pub use log::KafkaEntries;
 pub use range::ScanRange;
 pub use reading::LetterScan;
 pub use records::ScanProgress;
@@ -40,7 +44,11 @@ pub(crate) use sent::SentBack;
 pub(crate) use stored::{GROUP, POINTER};
 
 use crate::Brokers;
+use crate::feed::KafkaFeed;
 use snapshot::Snapshot;
+
+/// For how long a message is waited for whose topic alone is away.
+const AWAY: Duration = Duration::from_secs(60);
 
 /// The letters of a topic, as [`Letters`](dlq_core::store::Letters): listed, filtered, grouped and counted as a store
 /// does it.
@@ -93,6 +101,9 @@ pub struct KafkaLetters {
     range: ScanRange,
     progress: Option<Arc<dyn Fn(ScanProgress) + Send + Sync>>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
+    group: Option<Arc<str>>,
+    pub(crate) ends: bool,
+    pub(crate) patience: Duration,
 }
 
 impl KafkaLetters {
@@ -107,6 +118,9 @@ impl KafkaLetters {
             range: ScanRange::new(),
             progress: None,
             kept: Arc::default(),
+            group: None,
+            ends: false,
+            patience: AWAY,
         }
     }
 
@@ -138,10 +152,44 @@ impl KafkaLetters {
         self
     }
 
+    /// Sets the consumer group by which the log is followed: [that of the topic](KafkaFeed::group_of), or its name, a dot and
+    /// more for one more store. Defaults to that of the topic.
+    #[must_use]
+    pub fn group(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.group = Some(name.into());
+        self
+    }
+
+    /// Ends a log that is followed when there are no more letters, also none that another process has in flight. Defaults to
+    /// waiting for more.
+    #[must_use]
+    pub fn until_end(mut self) -> Self {
+        self.ends = true;
+        self
+    }
+
+    /// Sets for how long a log that is followed waits for the message of a letter that only points to it, as
+    /// [`KafkaFeed::with_patience`] does. Defaults to a minute.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// The topic.
     #[must_use]
     pub fn topic(&self) -> &str {
         &self.topic
+    }
+
+    pub(crate) fn topic_shared(&self) -> &Arc<str> {
+        &self.topic
+    }
+
+    /// The group by which the log is followed.
+    pub(crate) fn group_name(&self) -> String {
+        let group = self.group.as_deref().map(str::to_owned);
+        group.unwrap_or_else(|| KafkaFeed::group_of(&self.topic))
     }
 
     /// The cluster.
@@ -163,4 +211,6 @@ impl std::fmt::Debug for KafkaLetters {
 const _: () = {
     const fn letters<L: dlq_core::store::Letters + Clone>() {}
     letters::<KafkaLetters>();
+    const fn log<L: dlq_core::log::Log>() {}
+    log::<KafkaLetters>();
 };

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,25 @@ const RECORDS: usize = 256;
 const BYTES: usize = 1024 * 1024;
 /// Number of batches that may wait to be taken.
 const BATCHES: usize = 2;
+/// Number of bytes of all partitions, and of one at least, that wait for records of others.
+const AHEAD: usize = 32 * 1024 * 1024;
+const AHEAD_OF_ONE: usize = 256 * 1024;
+
+/// Order of records of different partitions; those of a partition keep theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sequence {
+    AsItComes,
+    /// The record with the earliest timestamp first, then that of the lowest partition: the same for every reader. For scans
+    /// that end.
+    ByTime {
+        /// Number of bytes of all partitions that may wait for others.
+        ahead: usize,
+    },
+}
+
+impl Sequence {
+    pub(super) const BY_TIME: Self = Self::ByTime { ahead: AHEAD };
+}
 
 /// Scan of a topic, in the order of each partition: spans of at most one after the other in rounds, each to its end
 /// before the next.
@@ -34,6 +53,7 @@ pub(super) struct Scan {
     pub(super) brokers: Brokers,
     pub(super) topic: Arc<str>,
     pub(super) rounds: Vec<Vec<Span>>,
+    pub(super) sequence: Sequence,
     /// True if the scan waits for records that do not exist yet.
     pub(super) follow: bool,
 }
@@ -71,6 +91,60 @@ impl Scan {
     }
 }
 
+/// Records of each partition that wait for those of others.
+struct Queues {
+    records: BTreeMap<u32, VecDeque<Record>>,
+    bytes: BTreeMap<u32, usize>,
+    paused: BTreeSet<u32>,
+    /// Number of bytes of a partition at which it is paused.
+    ahead: usize,
+}
+
+impl Queues {
+    fn new(ahead: usize) -> Self {
+        let (records, bytes, paused) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { records, bytes, paused, ahead }
+    }
+
+    fn add(&mut self, record: Record) {
+        *self.bytes.entry(record.partition).or_default() += record.size();
+        self.records.entry(record.partition).or_default().push_back(record);
+    }
+
+    /// Returns the first of all records, if no partition that is still open can have an earlier one.
+    fn next(&mut self, open: &BTreeMap<u32, Span>) -> Option<Record> {
+        let is_there = |of: &u32| self.records.get(of).is_some_and(|records| !records.is_empty());
+        if !open.keys().all(is_there) {
+            return None;
+        }
+        let first =
+            |(of, records): (&u32, &VecDeque<Record>)| Some((records.front()?.timestamp, *of));
+        let (_, partition) = self.records.iter().filter_map(first).min()?;
+        let record = self.records.get_mut(&partition)?.pop_front()?;
+        if let Some(bytes) = self.bytes.get_mut(&partition) {
+            *bytes = bytes.saturating_sub(record.size());
+        }
+        Some(record)
+    }
+
+    /// Returns the partitions to pause and to resume, and marks them so. One is paused only after a record of it has come: a
+    /// pause may be lost while the client begins to fetch a partition.
+    fn turned(&mut self, open: &BTreeMap<u32, Span>) -> Vec<(Vec<u32>, bool)> {
+        let (mut paused, mut resumed) = (Vec::new(), Vec::new());
+        for (partition, bytes) in &self.bytes {
+            if !open.contains_key(partition) {
+                self.paused.remove(partition);
+            } else if *bytes >= self.ahead && self.paused.insert(*partition) {
+                paused.push(*partition);
+            } else if *bytes < self.ahead / 2 && self.paused.remove(partition) {
+                resumed.push(*partition);
+            }
+        }
+        let turned = [(paused, true), (resumed, false)].into_iter();
+        turned.filter(|(partitions, _)| !partitions.is_empty()).collect()
+    }
+}
+
 /// Reason why a reader ends early.
 enum Stop {
     Failed(SetupError),
@@ -93,6 +167,7 @@ struct Reader<'a> {
     /// Time at which a replica came to its end before the end of its leader, by partition. A replica that lags goes on;
     /// if nothing comes, the missing records were compacted away.
     ends: BTreeMap<u32, Instant>,
+    queues: Option<Queues>,
     batch: Vec<Record>,
     bytes: usize,
     read: u64,
@@ -108,12 +183,20 @@ impl<'a> Reader<'a> {
         consumer: &'a BaseConsumer,
         sender: &'a mpsc::Sender<Result<Batch, SetupError>>,
     ) -> Self {
+        let queues = match scan.sequence {
+            Sequence::AsItComes => None,
+            Sequence::ByTime { ahead } => {
+                let partitions = scan.rounds.iter().map(Vec::len).max().unwrap_or(0);
+                Some(Queues::new((ahead / partitions.max(1)).max(AHEAD_OF_ONE)))
+            }
+        };
         Self {
             scan,
             consumer,
             sender,
             open: BTreeMap::new(),
             ends: BTreeMap::new(),
+            queues,
             batch: Vec::new(),
             bytes: 0,
             read: 0,
@@ -160,7 +243,7 @@ impl<'a> Reader<'a> {
                 self.finish(partition)?;
             }
         }
-        Ok(())
+        self.put_in_order()
     }
 
     fn step(&mut self) -> Result<Turn, Stop> {
@@ -212,14 +295,43 @@ impl<'a> Reader<'a> {
         let reached = offset.saturating_add(1).min(open.to);
         self.read += reached - open.from;
         open.from = reached;
-        if let Some(record) = record {
-            self.bytes += record.value.as_ref().map_or(0, |value| value.len());
-            self.batch.push(record);
+        match (record, &mut self.queues) {
+            (Some(record), Some(queues)) => queues.add(record),
+            (Some(record), None) => self.push(record)?,
+            (None, _) => {}
         }
-        if reached == open.to {
+        let is_done = self.open.get(&partition).is_some_and(|open| open.len() == 0);
+        if is_done {
             self.finish(partition)?;
         }
+        self.put_in_order()
+    }
+
+    fn push(&mut self, record: Record) -> Result<(), Stop> {
+        self.bytes += record.value.as_ref().map_or(0, |value| value.len());
+        self.batch.push(record);
         if self.batch.len() >= RECORDS || self.bytes >= BYTES { self.hand_over() } else { Ok(()) }
+    }
+
+    /// Takes what is known to come next from the queues. Partitions that are far ahead of another are paused.
+    fn put_in_order(&mut self) -> Result<(), Stop> {
+        loop {
+            let Some(queues) = &mut self.queues else { return Ok(()) };
+            let Some(record) = queues.next(&self.open) else { break };
+            self.push(record)?;
+        }
+        let Some(queues) = &mut self.queues else { return Ok(()) };
+        for (partitions, is_paused) in queues.turned(&self.open) {
+            let mut list = TopicPartitionList::new();
+            for partition in partitions {
+                let partition = i32::try_from(partition).unwrap_or(i32::MAX);
+                list.add_partition(&self.scan.topic, partition);
+            }
+            let told =
+                if is_paused { self.consumer.pause(&list) } else { self.consumer.resume(&list) };
+            told.map_err(|error| Stop::Failed(scan_failed(self.scan, error)))?;
+        }
+        Ok(())
     }
 
     /// The replica that is read has no more of a partition. What is missing up to where that is to be read may be marks of
@@ -340,8 +452,15 @@ mod tests {
         let round = |from| vec![Span { partition: 0, from, to: from + 1 }];
         let rounds = vec![round(0), round(4), round(8)];
         let topic = "orders.dlq".into();
-        let mut records =
-            Scan { brokers: Brokers::at(&at), topic, rounds, follow: false }.run(3).unwrap();
+        let mut records = Scan {
+            brokers: Brokers::at(&at),
+            topic,
+            rounds,
+            sequence: Sequence::AsItComes,
+            follow: false,
+        }
+        .run(3)
+        .unwrap();
         for wanted in [Some(0), Some(4), Some(8), None] {
             assert_eq!(records.next().await.unwrap().map(|record| record.offset), wanted);
         }
@@ -364,13 +483,94 @@ mod tests {
         let span = |partition, from| Span { partition, from, to: from + 1 };
         let rounds = (0..ROUNDS).map(|from| vec![span(0, from), span(1, from)]).collect();
         let topic = "orders.dlq".into();
-        let scan = Scan { brokers: Brokers::at(&at), topic, rounds, follow: false };
+        let scan = Scan {
+            brokers: Brokers::at(&at),
+            topic,
+            rounds,
+            sequence: Sequence::AsItComes,
+            follow: false,
+        };
         let mut records = scan.run(2 * ROUNDS).unwrap();
         let mut read = 0;
         while records.next().await.unwrap().is_some() {
             read += 1;
         }
         assert_eq!(read, 2 * ROUNDS);
+    }
+
+    /// A partition is far ahead of the other, and more of it waits than may be kept.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn g8_records_come_by_their_time_however_the_partitions_do() {
+        const EACH: u64 = 60;
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("orders.dlq", 2, 1).unwrap();
+        let at = mock.bootstrap_servers();
+        let mut config = ClientConfig::new();
+        let producer: FutureProducer = config.set("bootstrap.servers", &at).create().unwrap();
+        let payload = vec![b'x'; 20_000];
+        // Those of partition 0 are later than those of partition 1, but for the first.
+        let time = |partition: u64, n: u64| match (partition, n) {
+            (0, 0) => 1_000,
+            (0, _) => 2_000 + n.cast_signed() / 2,
+            _ => 1_000 + n.cast_signed(),
+        };
+        for n in 0..EACH {
+            for partition in 0..2 {
+                let record = FutureRecord::<[u8], [u8]>::to("orders.dlq").payload(&payload);
+                let record = record.partition(partition as i32).timestamp(time(partition, n));
+                producer.send(record, PATIENCE).await.unwrap();
+            }
+        }
+        let spans = [0, 1].map(|partition| Span { partition, from: 0, to: EACH });
+        let scan = Scan {
+            brokers: Brokers::at(&at),
+            topic: "orders.dlq".into(),
+            rounds: vec![spans.to_vec()],
+            sequence: Sequence::ByTime { ahead: AHEAD_OF_ONE },
+            follow: false,
+        };
+        let mut records = scan.run(2 * EACH).unwrap();
+        let mut wanted: Vec<_> =
+            (0..2).flat_map(|of| (0..EACH).map(move |n| (time(of, n), of, n))).collect();
+        wanted.sort_unstable();
+        let mut found = Vec::new();
+        while let Some(record) = records.next().await.unwrap() {
+            found.push((u64::from(record.partition), record.offset));
+        }
+        let wanted: Vec<_> = wanted.into_iter().map(|(_, partition, n)| (partition, n)).collect();
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn who_is_far_ahead_is_paused_until_there_is_room() {
+        let record = |partition, at| Record {
+            topic: "orders.dlq".into(),
+            partition,
+            offset: 0,
+            timestamp: Some(dlq_core::Timestamp::from_millis(at)),
+            key: None,
+            value: Some(vec![0; 100].into()),
+            headers: dlq_core::Headers::new(),
+            unreadable_headers: 0,
+        };
+        let mut open = BTreeMap::new();
+        for partition in 0..2 {
+            open.insert(partition, Span { partition, from: 0, to: 9 });
+        }
+        let mut queues = Queues::new(1_000);
+        (0..3).for_each(|n| queues.add(record(1, 50 + n)));
+        assert_eq!(queues.turned(&open), [(vec![1], true)]);
+        assert!(queues.turned(&open).is_empty(), "told once");
+        assert!(queues.next(&open).is_none(), "the other may have an earlier one");
+        (0..3).for_each(|n| queues.add(record(0, n * 50)));
+        let mut found = Vec::new();
+        while let Some(next) = queues.next(&open) {
+            found.push((next.partition, next.timestamp.unwrap().as_nanos() / 1_000_000));
+        }
+        assert_eq!(found, [(0, 0), (0, 50), (1, 50), (1, 51), (1, 52)]);
+        assert_eq!(queues.turned(&open), [(vec![1], false)]);
+        open.clear();
+        assert_eq!(queues.next(&open).map(|next| next.partition), Some(0), "what is left");
     }
 
     /// As one that follows the leader which has said where the partition ends.
@@ -392,7 +592,15 @@ mod tests {
         let rounds = vec![vec![Span { partition: 0, from: 0, to: 5 }]];
         let scan = || {
             let (topic, rounds) = ("orders.dlq".into(), rounds.clone());
-            Scan { brokers: Brokers::at(&at), topic, rounds, follow: false }.run(5).unwrap()
+            Scan {
+                brokers: Brokers::at(&at),
+                topic,
+                rounds,
+                sequence: Sequence::AsItComes,
+                follow: false,
+            }
+            .run(5)
+            .unwrap()
         };
         let offset =
             async |records: &mut Records| records.next().await.unwrap().map(|record| record.offset);

@@ -79,6 +79,14 @@ impl SentBack {
         why.map(String::as_str)
     }
 
+    /// Has a letter of a reading say that it was sent back, or that this is not known.
+    pub(super) fn say(&self, letter: &mut DeadLetter) {
+        if let Some(sent) = self.sent(&letter.death()) {
+            sent.mark(&mut letter.state);
+        }
+        self.says_unclear(letter);
+    }
+
     /// Has a letter of which it is not known say so.
     pub(super) fn says_unclear(&self, letter: &mut DeadLetter) {
         if let Some(why) = self.unclear(&letter.death()) {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dlq_core::log::Log;
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport};
 use dlq_core::{
     DeadLetter, Header, Headers, LetterId, Message, Origin, Position, Sink as _, StoreError,
@@ -13,11 +14,11 @@ use dlq_core::{
 use dlq_kafka::rdkafka::message::{self, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::{
-    DlqTopic, KafkaFeed, KafkaLetters, KafkaReplay, KafkaSink, KafkaSource, KafkaTarget,
-    KafkaTransport, Ladder, ingest_marks,
+    DlqTopic, KafkaEntries, KafkaLetters, KafkaReplay, KafkaSink, KafkaSource, KafkaTarget,
+    KafkaTransport, Ladder,
 };
 use dlq_services::Running;
-use dlq_testkit::broker::{Arrived, BrokerFixture, Mark, ReplaySpec, ReplayTarget};
+use dlq_testkit::broker::{Arrived, BrokerFixture, LogFixture, Mark, ReplaySpec, ReplayTarget};
 use dlq_testkit::fixtures::letter;
 use tokio::sync::OnceCell;
 
@@ -78,10 +79,18 @@ impl KafkaLettersFixture {
     }
 }
 
+impl LogFixture for KafkaLettersFixture {
+    type Log = KafkaLetters;
+
+    fn log(&self) -> KafkaLetters {
+        self.shop.letters()
+    }
+}
+
 impl BrokerFixture for KafkaLettersFixture {
     type Letters = KafkaLetters;
     type Replay = KafkaReplay;
-    type Feed = KafkaFeed;
+    type Feed = KafkaEntries;
     type Source = KafkaSource;
 
     fn is_available() -> bool {
@@ -213,15 +222,14 @@ impl BrokerFixture for KafkaLettersFixture {
         Some(self.consumer(consumer).source(&self.shop.brokers()).await.unwrap())
     }
 
-    async fn feed(&self, store: &str, ends: bool) -> Result<KafkaFeed, StoreError> {
-        let (brokers, dlq) = (self.shop.brokers(), &self.shop.dlq);
-        let group = KafkaFeed::group_of(dlq);
-        let feed = KafkaFeed::open(&brokers, dlq, &group, store, LEASE).await?;
-        Ok(if ends { feed.until_end() } else { feed })
+    async fn feed(&self, store: &str, ends: bool) -> Result<KafkaEntries, StoreError> {
+        let log = self.log();
+        let log = if ends { log.until_end() } else { log };
+        Log::follow(&log, store.to_owned(), LEASE).await
     }
 
     async fn marks(&self) -> Vec<Mark> {
-        let marks = ingest_marks(&self.shop.brokers(), &self.shop.dlq).await.unwrap().into_iter();
+        let marks = self.log().marks().await.unwrap().into_iter();
         marks.map(|mark| Mark { store: mark.store, confirmed: mark.confirmed }).collect()
     }
 

@@ -41,4 +41,5 @@ mod conformance {
 
 mod letters_conformance {
     dlq_testkit::broker_conformance!(crate::broker::KafkaLettersFixture);
+    dlq_testkit::log_conformance!(crate::broker::KafkaLettersFixture);
 }
