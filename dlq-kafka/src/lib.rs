@@ -8,10 +8,9 @@
 //! | [`KafkaSource`] | the records of its topics, and of its retry topics when they are due |
 //! | [`KafkaRetryQueue`] | the retry topics, where messages wait for an attempt that is far away |
 //! | [`KafkaSink`] | the topic of dead letters |
-//! | [`KafkaLetters`] | reads the letters of that topic, whoever wrote them, as a store does |
+//! | [`KafkaLetters`] | reads the letters of that topic, whoever wrote them, or follows them into a store |
 //! | [`KafkaReplay`] | sends them back, each once |
 //! | [`KafkaOutbox`] | sends letters of a store back to topics, each once |
-//! | [`KafkaFeed`] | the letters of that topic as they come, for a store beside it |
 //! | [`KafkaCrashMarks`] | marks by which a record is found that kills its process |
 //! | [`KafkaLag`] | how far a consumer is behind, topic by topic |
 //! | [`admin`] | creates what is missing, and finds what is set wrongly |
@@ -99,7 +98,6 @@ pub mod dialect;
 mod dispatch;
 mod done;
 mod error;
-mod feed;
 mod gauges;
 mod groups;
 mod handover;
@@ -134,7 +132,6 @@ mod waiting;
 mod wire;
 
 pub use brokers::Brokers;
-pub use feed::{IngestMark, KafkaFeed, find_topic, ingest_mark, ingest_marks};
 pub use gauges::{
     DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_LOST, DLQ_KAFKA_NEXT_DUE_SECONDS,
     DLQ_KAFKA_PAUSED, DLQ_KAFKA_RETRIES, DLQ_KAFKA_UNCLAIMED, DLQ_KAFKA_WAITING,
@@ -144,7 +141,7 @@ pub use lag::KafkaLag;
 pub use letters::{
     Extent, ExtentReader, KafkaEntries, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan,
     ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped,
-    StoredLetter, Subscriber,
+    StoredLetter, Subscriber, find_topic,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;

@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dlq_core::log::{IngestMark, Log as _};
 use dlq_core::{StoreError, StoreErrorKind, Timestamp};
-use dlq_kafka::{
-    Brokers, IngestMark, KafkaLetters, ScanRange, find_topic, ingest_mark, ingest_marks,
-};
+use dlq_kafka::{Brokers, KafkaLetters, ScanRange, find_topic};
 
 use super::settings::brokers;
 use super::url::KafkaUrl;
@@ -29,6 +28,11 @@ impl Broker {
     pub(crate) fn new(rest: &str, shown: String, args: &BrokerArgs) -> Result<Self, CliError> {
         let url = KafkaUrl::parse(rest)?;
         Ok(Self { brokers: brokers(&url, args)?, topic: url.topic, shown })
+    }
+
+    /// The topic as a log.
+    pub(super) fn log(&self) -> KafkaLetters {
+        KafkaLetters::new(&self.brokers, &*self.topic)
     }
 
     /// The letters that are meant.
@@ -71,18 +75,16 @@ impl Broker {
         }
         let bar = Progress::of(0, "records read");
         let (shown, is_said) = (self.shown.clone(), AtomicBool::new(!says_cost));
-        KafkaLetters::new(&self.brokers, &*self.topic).with_range(range).with_progress(
-            move |progress| {
-                if !is_said.swap(true, Ordering::Relaxed) {
-                    broker::say_cost(&shown, progress.total, None);
-                }
-                bar.set_total(progress.total);
-                bar.set(progress.read);
-                if progress.read >= progress.total {
-                    bar.end();
-                }
-            },
-        )
+        self.log().with_range(range).with_progress(move |progress| {
+            if !is_said.swap(true, Ordering::Relaxed) {
+                broker::say_cost(&shown, progress.total, None);
+            }
+            bar.set_total(progress.total);
+            bar.set(progress.read);
+            if progress.read >= progress.total {
+                bar.end();
+            }
+        })
     }
 
     /// Checks that the cluster responds, and has the topic.
@@ -101,18 +103,14 @@ impl Broker {
 
     /// Returns the stores that the letters of the topic go into.
     pub(super) async fn marks(&self) -> Result<Vec<Mark>, CliError> {
-        let marks = ingest_marks(&self.brokers, &self.topic).await;
-        Ok(marks
-            .map_err(|error| self.failed(error))?
-            .into_iter()
-            .map(|mark| self.said(mark))
-            .collect())
+        let marks = self.log().marks().await.map_err(|error| self.failed(error))?;
+        Ok(marks.into_iter().map(|mark| self.said(mark)).collect())
     }
 
-    /// The store into which they go by this group.
-    pub(super) async fn mark_of(&self, group: &str) -> Result<Option<Mark>, CliError> {
-        let mark = ingest_mark(&self.brokers, &self.topic, group).await;
-        Ok(mark.map_err(|error| self.failed(error))?.map(|mark| self.said(mark)))
+    /// The store into which they go by the group of this log.
+    pub(super) async fn mark_of(&self, log: &KafkaLetters) -> Result<Option<Mark>, CliError> {
+        let mark = log.mark().await.map_err(|error| self.failed(error))?;
+        Ok(mark.map(|mark| self.said(mark)))
     }
 
     fn said(&self, mark: IngestMark) -> Mark {
@@ -122,9 +120,9 @@ impl Broker {
             delete: format!(
                 "kafka-consumer-groups.sh --bootstrap-server {} --delete --group {}",
                 self.brokers.bootstrap(),
-                mark.group
+                mark.by
             ),
-            by: mark.group,
+            by: mark.by,
         }
     }
 

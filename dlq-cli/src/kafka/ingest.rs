@@ -1,7 +1,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dlq_kafka::KafkaFeed;
+use dlq_core::log::Log;
+use dlq_kafka::KafkaLetters;
 
 use super::Broker;
 use crate::broker::{self, Telling};
@@ -9,8 +10,8 @@ use crate::cli::IngestArgs;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// For how long `--once` waits for a message whose partition alone is away. The ingest gives up the feed after
-/// three times as long, and must not before the letter is set aside.
+/// For how long `--once` waits for a message whose partition alone is away. The ingest gives the topic up after three times
+/// as long, and must not before the letter is set aside.
 const AWAY: Duration = Duration::from_secs(10);
 
 /// Drains the topic of dead letters into a store.
@@ -20,11 +21,12 @@ pub(super) async fn run(
     args: IngestArgs,
 ) -> Result<ExitCode, CliError> {
     let telling = Telling::open(&args)?;
-    let group = args.durable.clone().unwrap_or_else(|| KafkaFeed::group_of(&at.topic));
-    let mark = at.mark_of(&group).await?;
+    let group = args.durable.clone().unwrap_or_else(|| KafkaLetters::group_of(&at.topic));
+    let log = at.log().group(&*group);
+    let mark = at.mark_of(&log).await?;
     let into = broker::store(&args, mark.as_slice(), &at.shown, &group).await?;
-    let feed = KafkaFeed::open(&at.brokers, &at.topic, &group, &into.name, args.lease).await;
-    let feed = feed.map_err(|error| at.failed(error))?;
-    let feed = if args.once { feed.until_end().with_patience(AWAY) } else { feed };
-    broker::drain(feed, into, telling, &at.shown, out, &args, std::future::pending()).await
+    let log = if args.once { log.until_end().patience(AWAY) } else { log };
+    let entries = Log::follow(&log, into.name.clone(), args.lease).await;
+    let entries = entries.map_err(|error| at.failed(error))?;
+    broker::drain(entries, into, telling, &at.shown, out, &args, std::future::pending()).await
 }

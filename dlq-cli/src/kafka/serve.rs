@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dlq_kafka::{ExtentReader, KafkaFeed, KafkaLag, ingest_mark, ingest_marks};
+use dlq_core::log::Log as _;
+use dlq_kafka::{ExtentReader, KafkaLag};
 
 use super::{Broker, ladder};
 use crate::cli::{BrokerArgs, ServeAtBrokerArgs};
@@ -57,7 +58,8 @@ impl Measure for Measured {
         let failed = |error| self.broker.failed(error);
         let found = self.extent.read().await.map_err(failed)?;
         if self.known.is_none_or(|at| at.elapsed() >= GROUPS) {
-            let marks = ingest_marks(brokers, topic).await;
+            let log = self.broker.log();
+            let marks = log.marks().await;
             if marks.is_ok() || self.known.is_some() {
                 self.known = Some(Instant::now());
             }
@@ -65,14 +67,13 @@ impl Measure for Measured {
                 // Those that are known are asked all the same, and the first has a name that is known.
                 Err(error) if error.is_transient() || self.known.is_some() => {
                     tracing::warn!(%error, "it is looked for new groups later");
-                    let first = ingest_mark(brokers, topic, &KafkaFeed::group_of(topic)).await;
-                    first.ok().flatten().into_iter().collect()
+                    log.mark().await.ok().flatten().into_iter().collect()
                 }
                 marks => marks.map_err(failed)?,
             };
             for mark in marks {
-                let lag = || KafkaLag::new(brokers.clone(), &*mark.group, [&**topic]);
-                self.lags.entry(mark.group.clone()).or_insert_with(lag);
+                let lag = || KafkaLag::new(brokers.clone(), &*mark.by, [&**topic]);
+                self.lags.entry(mark.by.clone()).or_insert_with(lag);
             }
         }
         let mut ends = BTreeMap::from([(topic.clone(), found.end_offset)]);

@@ -7,19 +7,18 @@ use dlq_core::{DeadLetter, Origin, StoreError};
 
 use super::KafkaLetters;
 use super::entries::{ReadEntries, Says, is_of, place_of};
+use super::follow::{Follow, marks};
 use super::reading::unread;
 use crate::dialect;
-use crate::feed::KafkaFeed;
 
 impl Log for KafkaLetters {
     type Entries = KafkaEntries;
 
-    /// As [`ingest_marks`](crate::ingest_marks).
+    /// Returns what the commits of all [groups](KafkaLetters::group_of) say by which the topic can be followed. A group that
+    /// this user may not see is skipped, except for the first one. It is `Unavailable` too where some groups are not known,
+    /// since a broker does not answer: they may have stores.
     async fn marks(&self) -> Result<Vec<IngestMark>, StoreError> {
-        let marks = crate::feed::ingest_marks(self.brokers(), &self.topic).await?.into_iter();
-        let mark =
-            |mark: crate::IngestMark| IngestMark::new(mark.group, mark.store, mark.confirmed);
-        Ok(marks.map(mark).collect())
+        marks::all(self.brokers(), &self.topic).await
     }
 
     async fn read(&self, range: Range) -> Result<KafkaEntries, StoreError> {
@@ -27,9 +26,15 @@ impl Log for KafkaLetters {
         Ok(KafkaEntries(Way::Read(Box::new(read))))
     }
 
-    /// Follows by the [group](KafkaLetters::group) that was set.
+    /// Follows by the [group](KafkaLetters::group) that was set. Brokers allow a lease of 6 s to 30 min unless they are told
+    /// otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::follow`]; `Conflict` also where the group is somebody else's; `Refused` where it is [none](KafkaLetters::group_of)
+    /// that is known to have a store.
     async fn follow(&self, store: String, lease: Duration) -> Result<KafkaEntries, StoreError> {
-        let follow = KafkaFeed::of(self, store, lease).await?;
+        let follow = Follow::open(self, store, lease).await?;
         Ok(KafkaEntries(Way::Follow(Box::new(follow))))
     }
 
@@ -62,7 +67,7 @@ pub struct KafkaEntries(Way);
 enum Way {
     // In boxes: both are large, and rarely moved.
     Read(Box<ReadEntries>),
-    Follow(Box<KafkaFeed>),
+    Follow(Box<Follow>),
 }
 
 impl Entries for KafkaEntries {

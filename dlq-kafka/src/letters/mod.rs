@@ -4,6 +4,7 @@ mod aside;
 mod entries;
 mod extent;
 mod fetch;
+mod follow;
 mod ledger;
 mod log;
 mod lookup;
@@ -21,9 +22,12 @@ mod stored;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::StoreError;
+use dlq_core::log::IngestMark;
 use tokio::sync::Mutex;
 
 pub use extent::{Extent, ExtentReader};
+pub use follow::find_topic;
 pub use log::KafkaEntries;
 pub use range::ScanRange;
 pub use reading::LetterScan;
@@ -38,13 +42,10 @@ pub(crate) use aside::{aside, leave};
 pub(crate) use fetch::newest;
 pub(crate) use ledger::{BEGUN, Keeps, PATIENCE, bounds, ensure, random};
 pub(crate) use lookup::{Lookup, config};
-pub(crate) use pointed::{Completed, Unread};
 pub(crate) use replay::listeners;
-pub(crate) use sent::SentBack;
 pub(crate) use stored::{GROUP, POINTER};
 
 use crate::Brokers;
-use crate::feed::KafkaFeed;
 use snapshot::Snapshot;
 
 /// For how long a message is waited for whose topic alone is away.
@@ -83,7 +84,54 @@ const AWAY: Duration = Duration::from_secs(60);
 /// letters of others have other identities, has the attribute `replays.unclear`, which says what to do. By another alias
 /// nothing is [sent back](crate::KafkaReplay).
 ///
-/// # When the process dies
+/// # Following
+///
+/// A consumer group of the topic [follows](dlq_core::log::Log::follow) it into a store: what was confirmed does not come
+/// again, to whichever process. Several processes share the partitions; entries come in the order of each. The commits of the
+/// group name the store, which is the mark by which it is known that there is one. It is there before the first entry is
+/// yielded.
+///
+/// | the process dies | the group has | and then |
+/// |---|---|---|
+/// | before the first commit | nothing | the next one begins with the oldest letter |
+/// | after the mark, before an entry is yielded | the oldest offset, and the store | the same |
+/// | with entries in flight | the offset before them, as being read | they come again, and each says that it may have come before |
+/// | with one in flight that is set aside | the same | it comes again, and may have its message by then |
+/// | with one that waits for the end of a transaction | the offset of that one, as being read | it comes, and those behind it come again and say so |
+/// | while it commits | either of the two | as one of the two |
+/// | after it has left | the offset after the last entry, as clean | what comes after it is new |
+///
+/// When a process joins or leaves, all partitions are handed out anew, and what was yielded and not confirmed comes again
+/// to whoever has its partition then; confirming it with the former owner changes nothing any more. A process that hangs
+/// with entries in flight serves its group for the time of the lease, and loses its partitions after another
+/// `max.poll.interval.ms`, which is five minutes unless it is set. Partitions of a process that died go to others when its
+/// lease has ended. Dropping the entries waits up to three seconds until the process has left its group.
+///
+/// Stop who follows a topic before it is deleted and made again: one that runs meanwhile may go on at the offset where it
+/// was. A topic that was deleted and created again is another, and is read from its start, as
+/// [`KafkaSource`](crate::KafkaSource) does it; how much was confirmed is counted on. While it is missing that is an error
+/// which passes, for a minute.
+///
+/// The group forgets where it was when none of its members was there for as long as the brokers keep offsets (seven days
+/// unless they are told otherwise): then the topic is read from its start, and the store has most of it already. Letters
+/// stay in the topic for as long as that keeps them.
+///
+/// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
+/// somebody asks for just that. Where the ledger does not say, or may not be read any more, the letter is quarantined in the
+/// store, and its attribute `replays.unclear` says why; where it may not be read from the beginning, `next` fails with
+/// `InvalidConfig`.
+///
+/// A letter that only points to its message comes with it. Where that cannot be had the letter is
+/// [damaged](dlq_core::log::Content::Damaged), so that it is set aside, and never in the store without its message: it would
+/// be another letter than the same one read later, and be sent back without anything in it. For the store to get it when its
+/// message can be read again, have a new group read the topic from its start: the store has the others already. That the
+/// cluster is away, or refuses the login, is an error.
+///
+/// So is a partition whose next records cannot be read, because they are compressed in a way that this build lacks, or are
+/// damaged: it names them, and passes nothing over. It comes once the rest was yielded from entries that
+/// [end](Self::until_end); from others it passes (`Unavailable`), comes again while it is so, and the rest goes on.
+///
+/// # When a reader dies
 ///
 /// Nothing is written anywhere, so there is nothing to be put right.
 ///
@@ -102,8 +150,8 @@ pub struct KafkaLetters {
     progress: Option<Arc<dyn Fn(ScanProgress) + Send + Sync>>,
     kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
     group: Option<Arc<str>>,
-    pub(crate) ends: bool,
-    pub(crate) patience: Duration,
+    ends: bool,
+    patience: Duration,
 }
 
 impl KafkaLetters {
@@ -152,8 +200,15 @@ impl KafkaLetters {
         self
     }
 
-    /// Sets the consumer group by which the log is followed: [that of the topic](KafkaFeed::group_of), or its name, a dot and
-    /// more for one more store. Defaults to that of the topic.
+    /// Returns the group by which the letters of a topic go into a store, unless another is given: that of one more store has
+    /// this name, a dot and more. By its name a group is known to have a store.
+    #[must_use]
+    pub fn group_of(topic: &str) -> String {
+        follow::marks::group_of(topic)
+    }
+
+    /// Sets the consumer group by which the log is followed: [that of the topic](Self::group_of), or its name, a dot and more
+    /// for one more store. Defaults to that of the topic.
     #[must_use]
     pub fn group(mut self, name: impl Into<Arc<str>>) -> Self {
         self.group = Some(name.into());
@@ -168,8 +223,14 @@ impl KafkaLetters {
         self
     }
 
-    /// Sets for how long a log that is followed waits for the message of a letter that only points to it, as
-    /// [`KafkaFeed::with_patience`] does. Defaults to a minute.
+    /// Sets for how long who follows waits for the message of a letter that only points to it while the partition where that
+    /// stands does not answer and the rest of the cluster does. Then the letter is
+    /// [damaged](dlq_core::log::Content::Damaged), as is at once a letter whose message has gone or may not be read. Defaults
+    /// to a minute.
+    ///
+    /// A message whose transaction has not ended is waited for at least until the letter is 16 minutes old, since brokers end
+    /// one after 15 unless `transaction.max.timeout.ms` says otherwise. The letters behind it come meanwhile; what was
+    /// confirmed of them comes again if the process dies before, since the group goes on at the first that is waited for.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -182,14 +243,20 @@ impl KafkaLetters {
         &self.topic
     }
 
-    pub(crate) fn topic_shared(&self) -> &Arc<str> {
-        &self.topic
+    /// Returns the store into which the letters go by the [group](Self::group) that was set, if it has one. No other group is
+    /// asked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::marks`](dlq_core::log::Log::marks); `Refused` where nobody follows by that group.
+    pub async fn mark(&self) -> Result<Option<IngestMark>, StoreError> {
+        follow::marks::one(self.brokers(), &self.topic, self.group_name()).await
     }
 
     /// The group by which the log is followed.
-    pub(crate) fn group_name(&self) -> String {
+    fn group_name(&self) -> String {
         let group = self.group.as_deref().map(str::to_owned);
-        group.unwrap_or_else(|| KafkaFeed::group_of(&self.topic))
+        group.unwrap_or_else(|| Self::group_of(&self.topic))
     }
 
     /// The cluster.

@@ -98,7 +98,7 @@ impl SentBack {
 impl KafkaLetters {
     /// Has letters on their way to a store say that they were sent back, or may have been, as the ledger says, which is
     /// looked at again. It is an error if it may not be read the first time, or is of another alias of the cluster then.
-    pub(crate) async fn mark(
+    pub(super) async fn mark_for_store(
         &self,
         letters: &mut [DeadLetter],
         sent: &mut SentBack,

@@ -13,12 +13,13 @@ use dlq_core::{
 use dlq_kafka::admin::Severity::{Error, Note};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{DlqTopic, KafkaFeed, KafkaLag, KafkaLetters, KafkaReplay, KafkaSink, KafkaTarget};
+use dlq_kafka::{DlqTopic, KafkaLag, KafkaLetters, KafkaReplay, KafkaSink, KafkaTarget};
 use dlq_services::Running;
 use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
 
 use crate::fixture::start_with;
+use crate::fixture_feed::follow;
 use crate::fixture_topics::{Operator, PATIENCE, available, is, one, ours};
 
 pub(crate) const TOPIC: i8 = 2;
@@ -254,9 +255,7 @@ async fn who_may_not_see_what_was_sent_back_reads_letters_and_is_told_so() {
     let plan = KafkaReplay::new(&letters, Filter::new(), to, id).plan().await.unwrap();
     assert!(plan.notes.iter().any(|note| note.contains(&why)), "{:?}", plan.notes);
     // What goes into a store from the beginning without it would all be quarantined there.
-    let (brokers, group) = (&operator.brokers, KafkaFeed::group_of("orders.dlq"));
-    let lease = Duration::from_secs(10);
-    let mut feed = KafkaFeed::open(brokers, "orders.dlq", &group, "store", lease).await.unwrap();
+    let mut feed = follow(&letters, "store", Duration::from_secs(10)).await.unwrap();
     for _ in 0..2 {
         let refused = timeout(PATIENCE, feed.next(10)).await.unwrap().unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig);

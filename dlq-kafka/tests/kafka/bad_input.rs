@@ -15,9 +15,7 @@ use dlq_core::{
 use dlq_kafka::dialect::UNREADABLE_HEADERS;
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
-use dlq_kafka::{
-    Brokers, DlqTopic, KafkaFeed, KafkaLetters, KafkaSink, KafkaSource, KafkaTransport, Ladder,
-};
+use dlq_kafka::{Brokers, DlqTopic, KafkaLetters, KafkaSink, KafkaSource, KafkaTransport, Ladder};
 use dlq_testkit::fixtures::{letter, letter_of};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
@@ -27,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use crate::access::{DESCRIBE, GROUP, READ, TOPIC, WRITE, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::fixture_bad_input::{Warnings, produce_raw};
-use crate::fixture_feed::confirm;
+use crate::fixture_feed::{confirm, follow};
 use crate::topic;
 
 /// What a source says next. A delivery that was in flight when its partition was taken away comes again.
@@ -522,15 +520,13 @@ async fn g8_a_header_whose_name_is_not_text_stops_nobody_and_is_told_once() {
         assert_eq!((headers.len(), readable), (written.iter().flatten().count(), written));
     }
     // Nor does it stop who reads the same as letters, at once or as they come.
-    let letters = KafkaLetters::new(&place.brokers, &*place.topic).read(&Filter::new()).await;
-    let unreadable: Vec<_> = letters.unwrap().into_iter().map(|read| read.letter).collect();
+    let letters = KafkaLetters::new(&place.brokers, &*place.topic);
+    let read = letters.read(&Filter::new()).await;
+    let unreadable: Vec<_> = read.unwrap().into_iter().map(|read| read.letter).collect();
     let of = |letter: &DeadLetter| letter.attributes.get(UNREADABLE_HEADERS).cloned();
     let one = || Some("1".to_owned());
     assert_eq!(unreadable.iter().map(of).collect::<Vec<_>>(), [one(), one(), None]);
-    let group = KafkaFeed::group_of(&place.topic);
-    let lease = Duration::from_secs(10);
-    let feed = KafkaFeed::open(&place.brokers, &place.topic, &group, "sqlite:///dlq.db", lease);
-    let mut feed = feed.await.unwrap();
+    let mut feed = follow(&letters, "sqlite:///dlq.db", Duration::from_secs(10)).await.unwrap();
     let mut fed = 0;
     while fed < 3 {
         fed += timeout(PATIENCE, feed.next(3)).await.unwrap().unwrap().len();

@@ -1,28 +1,37 @@
-//! The letters of a topic as they come, for the store beside it.
+//! The letters of a topic that is followed into a store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::log::{Content, Entries as _, Entry};
+use dlq_core::log::{Content, Entries as _, Entry, IngestMark, Log as _};
 use dlq_core::{Position, StoreError, StoreErrorKind};
-use dlq_kafka::{Brokers, KafkaFeed, find_topic, ingest_marks};
+use dlq_kafka::{Brokers, KafkaEntries, KafkaLetters, find_topic};
 use tokio::time::timeout;
 
-use crate::fixture_feed::{PATIENCE, Topic, confirm};
+use crate::fixture_feed::{PATIENCE, Topic, confirm, follow};
 use crate::topic;
 
 const STORE: &str = "sqlite:///dlq.db";
 const LEASE: Duration = Duration::from_secs(10);
 
 fn group(topic: &Topic) -> String {
-    KafkaFeed::group_of(&topic.name)
+    KafkaLetters::group_of(&topic.name)
 }
 
-async fn open(topic: &Topic, store: &str) -> Result<KafkaFeed, StoreError> {
-    KafkaFeed::open(&topic.brokers(), &topic.name, &group(topic), store, LEASE).await
+async fn open(topic: &Topic, store: &str) -> Result<KafkaEntries, StoreError> {
+    follow(&topic.letters(), store, LEASE).await
 }
 
-async fn next(feed: &mut KafkaFeed, limit: usize) -> Vec<Entry> {
+/// The same, up to the end.
+async fn open_ending(topic: &Topic) -> KafkaEntries {
+    follow(&topic.letters().until_end(), STORE, LEASE).await.unwrap()
+}
+
+async fn marks(topic: &Topic) -> Vec<IngestMark> {
+    topic.letters().marks().await.unwrap()
+}
+
+async fn next(feed: &mut KafkaEntries, limit: usize) -> Vec<Entry> {
     timeout(PATIENCE, feed.next(limit)).await.expect("letters come").unwrap()
 }
 
@@ -43,7 +52,7 @@ fn all(count: u32) -> BTreeSet<u32> {
 }
 
 /// Everything up to the end.
-async fn drain(feed: &mut KafkaFeed) -> Vec<Entry> {
+async fn drain(feed: &mut KafkaEntries) -> Vec<Entry> {
     let mut fed = Vec::new();
     loop {
         let some = next(feed, 100).await;
@@ -60,12 +69,11 @@ async fn a_second_store_has_a_group_of_its_own() {
     let Some(topic) = Topic::new("feed-mark", 2).await else { return };
     topic.write(0..6).await;
     drop(open(&topic, STORE).await.unwrap());
-    let (brokers, name) = (topic.brokers(), "dlq-ingest.feed-mark.second");
-    let second = KafkaFeed::open(&brokers, &topic.name, name, "sqlite:///second.db", LEASE).await;
-    let all = drain(&mut second.unwrap().until_end()).await;
+    let second = topic.letters().group("dlq-ingest.feed-mark.second").until_end();
+    let second = follow(&second, "sqlite:///second.db", LEASE).await;
+    let all = drain(&mut second.unwrap()).await;
     assert_eq!(numbers(&all), (0..6).collect());
-    let marks = ingest_marks(&topic.brokers(), &topic.name).await.unwrap();
-    let stores: Vec<_> = marks.into_iter().map(|mark| mark.store).collect();
+    let stores: Vec<_> = marks(&topic).await.into_iter().map(|mark| mark.store).collect();
     assert_eq!(stores, [STORE, "sqlite:///second.db"]);
 }
 
@@ -76,8 +84,7 @@ async fn a_group_of_somebody_else_is_left_alone() {
     for (name, metadata) in [("billing", ""), ("shipping", "\u{feff}{\"dlq.store\": 7}")] {
         let name = &*format!("{}.{name}", group(&topic));
         topic.commit(name, 2, metadata);
-        let opened = KafkaFeed::open(&topic.brokers(), &topic.name, name, STORE, LEASE).await;
-        let error = opened.unwrap_err();
+        let error = follow(&topic.letters().group(name), STORE, LEASE).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
         assert!(error.to_string().contains("somebody else's"), "{error}");
         assert_eq!(topic.committed(name), [Some(2)]);
@@ -104,7 +111,7 @@ async fn who_died_with_letters_in_flight_leaves_them_to_the_next() {
         confirm(&mut feed).await;
     }
     confirm(&mut feed).await;
-    assert_eq!(ingest_marks(&topic.brokers(), &topic.name).await.unwrap()[0].confirmed, 11);
+    assert_eq!(marks(&topic).await[0].confirmed, 11);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,11 +150,11 @@ async fn who_hangs_loses_its_partitions() {
     topic.write(0..20).await;
     let impatient = topic.brokers().with("max.poll.interval.ms", "2000");
     let lease = Duration::from_secs(2);
-    let opened = KafkaFeed::open(&impatient, &topic.name, &group(&topic), STORE, lease).await;
-    let mut first = opened.unwrap();
+    let impatient = KafkaLetters::new(&impatient, &*topic.name);
+    let mut first = follow(&impatient, STORE, lease).await.unwrap();
     assert!(!next(&mut first, 20).await.is_empty());
     // It asks for nothing more, and does not end.
-    let mut second = open(&topic, STORE).await.unwrap().until_end();
+    let mut second = open_ending(&topic).await;
     let all_of_it = timeout(PATIENCE, drain(&mut second)).await.expect("it is put out");
     assert_eq!(numbers(&all_of_it), all(20));
     confirm(&mut first).await;
@@ -160,12 +167,12 @@ async fn g1_who_ends_waits_for_whom_the_group_waits_for() {
     topic.write(0..5).await;
     let hanging = topic.brokers().with("max.poll.interval.ms", "15000");
     let lease = Duration::from_secs(2);
-    let opened = KafkaFeed::open(&hanging, &topic.name, &group(&topic), STORE, lease).await;
-    let mut first = opened.unwrap();
+    let hanging = KafkaLetters::new(&hanging, &*topic.name);
+    let mut first = follow(&hanging, STORE, lease).await.unwrap();
     assert_eq!(next(&mut first, 5).await.len(), 5);
     // It hears of nobody who joins any more, and is a member for longer than a question may take.
     tokio::time::sleep(lease * 2).await;
-    let mut second = open(&topic, STORE).await.unwrap().until_end();
+    let mut second = open_ending(&topic).await;
     let all_of_it = timeout(PATIENCE, drain(&mut second)).await.expect("it is put out");
     assert_eq!(numbers(&all_of_it), all(5));
 }
@@ -174,7 +181,7 @@ async fn g1_who_ends_waits_for_whom_the_group_waits_for() {
 async fn two_share_the_partitions_and_end_together() {
     let Some(topic) = Topic::new("feed-share", 4).await else { return };
     topic.write(0..400).await;
-    let work = async |mut feed: KafkaFeed| {
+    let work = async |mut feed: KafkaEntries| {
         let mut fed = Vec::new();
         loop {
             let some = next(&mut feed, 7).await;
@@ -187,9 +194,9 @@ async fn two_share_the_partitions_and_end_together() {
             }
         }
     };
-    let open = async || open(&topic, STORE).await.unwrap().until_end();
-    let (one, two) =
-        tokio::join!(async { work(open().await).await }, async { work(open().await).await });
+    let (one, two) = tokio::join!(async { work(open_ending(&topic).await).await }, async {
+        work(open_ending(&topic).await).await
+    });
     let seen: BTreeSet<u32> = one.into_iter().chain(two).collect();
     assert_eq!(seen, all(400));
     assert_eq!(topic.committed(&group(&topic)), [Some(100); 4]);
@@ -200,14 +207,14 @@ async fn what_a_transaction_leaves_behind_is_no_letter_and_no_hurdle() {
     let Some(topic) = Topic::new("feed-gaps", 1).await else { return };
     topic.transaction(0..5, true).await;
     topic.transaction(5..9, false).await;
-    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    let mut feed = open_ending(&topic).await;
     assert_eq!(numbers(&drain(&mut feed).await), all(5));
     drop(feed);
     topic.transaction(9..12, false).await;
-    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    let mut feed = open_ending(&topic).await;
     assert_eq!(drain(&mut feed).await.len(), 0);
     topic.transaction(12..13, true).await;
-    let mut feed = open(&topic, STORE).await.unwrap().until_end();
+    let mut feed = open_ending(&topic).await;
     assert_eq!(numbers(&drain(&mut feed).await), [12].into());
 }
 
@@ -217,27 +224,29 @@ async fn what_is_not_there_is_named_soon() {
     assert_eq!(find_topic(&topic.brokers(), &topic.name).await.unwrap(), 1);
     let missing = find_topic(&topic.brokers(), "feed-gone.dlq").await.unwrap_err();
     assert_eq!(missing.kind(), StoreErrorKind::NotFound);
-    let missing = ingest_marks(&topic.brokers(), "feed-gone.dlq").await.unwrap_err();
+    let marks =
+        async |brokers: &Brokers, topic: &str| KafkaLetters::new(brokers, topic).marks().await;
+    let missing = marks(&topic.brokers(), "feed-gone.dlq").await.unwrap_err();
     assert_eq!(missing.kind(), StoreErrorKind::NotFound);
     for text in ["feed-gone.dlq", "feed-there.dlq", &topic.bootstrap] {
         assert!(missing.to_string().contains(text), "{text} is not in {missing}");
     }
     // Nobody listens there.
     let nobody = Brokers::at("127.0.0.1:1");
-    let away = timeout(PATIENCE, ingest_marks(&nobody, "t")).await.unwrap().unwrap_err();
+    let away = timeout(PATIENCE, marks(&nobody, "t")).await.unwrap().unwrap_err();
     assert_eq!(away.kind(), StoreErrorKind::Unavailable);
     assert!(away.to_string().contains("127.0.0.1:1"), "{away}");
     let wrong = topic.brokers().with("group.id", "x");
-    let wrong = ingest_marks(&wrong, "t").await.unwrap_err();
+    let wrong = marks(&wrong, "t").await.unwrap_err();
     assert_eq!(wrong.kind(), StoreErrorKind::InvalidConfig, "{wrong}");
     let wrong = topic.brokers().with("no.such.setting", "x");
-    let wrong = ingest_marks(&wrong, "t").await.unwrap_err();
+    let wrong = marks(&wrong, "t").await.unwrap_err();
     assert_eq!(wrong.kind(), StoreErrorKind::InvalidConfig, "{wrong}");
     assert!(wrong.to_string().contains("no.such.setting"), "{wrong}");
 }
 
 /// Everything that comes until these are there. A topic that is missing is waited for.
-async fn until_fed(feed: &mut KafkaFeed, wanted: &BTreeSet<u32>) {
+async fn until_fed(feed: &mut KafkaEntries, wanted: &BTreeSet<u32>) {
     let mut seen = BTreeSet::new();
     let fed = async {
         while seen != *wanted {
@@ -263,8 +272,7 @@ async fn g1_letters_of_a_topic_that_is_made_anew_are_fed_from_its_start() {
     topic.write(0..5).await;
     // The client says soon that it is missing.
     let soon = topic.brokers().with("topic.metadata.propagation.max.ms", "500");
-    let opened = KafkaFeed::open(&soon, &topic.name, &group(&topic), STORE, LEASE).await;
-    let mut feed = opened.unwrap();
+    let mut feed = follow(&KafkaLetters::new(&soon, &*topic.name), STORE, LEASE).await.unwrap();
     until_fed(&mut feed, &all(5)).await;
     topic::delete(&topic.bootstrap, &topic.name).await;
     let missing = timeout(PATIENCE, feed.next(100)).await.expect("it is missing").unwrap_err();

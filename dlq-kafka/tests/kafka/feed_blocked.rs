@@ -5,22 +5,20 @@ use std::time::Duration;
 
 use dlq_core::log::{Content, Entries as _};
 use dlq_core::{StoreError, StoreErrorKind};
-use dlq_kafka::KafkaFeed;
+use dlq_kafka::{KafkaEntries, KafkaLetters};
 use tokio::time::timeout;
 
-use crate::fixture_feed::{PATIENCE, Topic};
+use crate::fixture_feed::{PATIENCE, Topic, follow};
 
 const LEASE: Duration = Duration::from_secs(10);
 
-async fn open(topic: &Topic) -> KafkaFeed {
-    let group = KafkaFeed::group_of(&topic.name);
-    let (brokers, store) = (topic.brokers(), "sqlite:///dlq.db");
-    KafkaFeed::open(&brokers, &topic.name, &group, store, LEASE).await.unwrap()
+async fn open(letters: KafkaLetters) -> KafkaEntries {
+    follow(&letters, "sqlite:///dlq.db", LEASE).await.unwrap()
 }
 
 /// Takes and confirms letters until there is such an error, or all of these have come.
 async fn read(
-    feed: &mut KafkaFeed,
+    feed: &mut KafkaEntries,
     mut wanted: BTreeSet<String>,
     kind: StoreErrorKind,
 ) -> Result<(), StoreError> {
@@ -66,14 +64,14 @@ async fn g1_letters_that_cannot_be_read_are_told_and_hold_up_no_other() {
         assert!(text.contains(place) && text.contains("the feature `zstd`"), "{text}");
     };
 
-    let mut ends = open(&topic).await.until_end();
+    let mut ends = open(topic.letters().until_end()).await;
     let error = read(&mut ends, texts(0..6), StoreErrorKind::InvalidConfig).await.unwrap_err();
     says_so(&error);
     drop(ends);
-    let group = KafkaFeed::group_of(&topic.name);
+    let group = KafkaLetters::group_of(&topic.name);
     assert_eq!(topic.committed(&group), [Some(2), Some(3)], "the rest is stored");
 
-    let mut follows = open(&topic).await;
+    let mut follows = open(topic.letters()).await;
     let error = read(&mut follows, texts(4..5), StoreErrorKind::Unavailable).await.unwrap_err();
     says_so(&error);
     topic.write([7]).await;

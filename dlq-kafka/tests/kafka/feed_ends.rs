@@ -1,22 +1,22 @@
-//! What ends a feed that follows.
+//! What ends a log that is followed.
 
 use std::time::Duration;
 
 use dlq_core::log::Entries as _;
-use dlq_kafka::KafkaFeed;
+use dlq_kafka::KafkaLetters;
 use futures_util::future::join;
 use tokio::time::timeout;
 
-use crate::fixture_feed::{PATIENCE, Topic};
+use crate::fixture_feed::{PATIENCE, Topic, follow};
 
 /// A client that was put out by its twin reads nothing ever after.
 #[tokio::test(flavor = "multi_thread")]
-async fn g9_a_feed_whose_place_in_its_group_was_taken_ends_and_says_why() {
+async fn g9_who_follows_and_whose_place_in_the_group_was_taken_ends_and_says_why() {
     let Some(topic) = Topic::new("feed-twins", 1).await else { return };
     topic.write(0..3).await;
     let brokers = topic.brokers().with("group.instance.id", "twin");
-    let (group, lease) = (KafkaFeed::group_of(&topic.name), Duration::from_secs(10));
-    let open = || KafkaFeed::open(&brokers, &topic.name, &group, "sqlite:///dlq.db", lease);
+    let letters = KafkaLetters::new(&brokers, &*topic.name);
+    let open = || follow(&letters, "sqlite:///dlq.db", Duration::from_secs(10));
     let mut first = open().await.unwrap();
     assert!(!timeout(PATIENCE, first.next(1)).await.expect("letters come").unwrap().is_empty());
     let mut second = open().await.unwrap();

@@ -1,14 +1,15 @@
-//! Topics of dead letters for who feeds a store.
+//! Topics of dead letters for who follows them into a store.
 
 use std::time::Duration;
 
-use dlq_core::log::Entries as _;
+use dlq_core::StoreError;
+use dlq_core::log::{Entries as _, Log};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use dlq_kafka::rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaFeed};
+use dlq_kafka::{Brokers, KafkaEntries, KafkaLetters};
 use tokio::time::timeout;
 
 pub(crate) use crate::fixture::PATIENCE;
@@ -45,6 +46,10 @@ impl Topic {
 
     pub(crate) fn brokers(&self) -> Brokers {
         Brokers::at(&*self.bootstrap)
+    }
+
+    pub(crate) fn letters(&self) -> KafkaLetters {
+        KafkaLetters::new(&self.brokers(), &*self.name)
     }
 
     /// Changes a setting; returns once the broker goes by it.
@@ -118,8 +123,17 @@ impl Topic {
     }
 }
 
-/// Confirms what was fed, once the group lets it.
-pub(crate) async fn confirm(feed: &mut KafkaFeed) {
+/// Follows letters into the store of this name.
+pub(crate) async fn follow(
+    letters: &KafkaLetters,
+    store: &str,
+    lease: Duration,
+) -> Result<KafkaEntries, StoreError> {
+    Log::follow(letters, store.to_owned(), lease).await
+}
+
+/// Confirms what was yielded, once the group lets it.
+pub(crate) async fn confirm(feed: &mut KafkaEntries) {
     let confirmed = async {
         while let Err(error) = feed.confirm().await {
             assert!(error.is_transient(), "{error}");

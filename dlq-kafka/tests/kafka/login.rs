@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use dlq_core::store::Letters as _;
 use dlq_core::{Filter, Sink as _, Source as _, StoreErrorKind, TransportErrorKind};
-use dlq_kafka::{Brokers, KafkaFeed, KafkaLag, KafkaLetters, KafkaReplay, KafkaTransport};
+use dlq_kafka::{Brokers, KafkaLag, KafkaLetters, KafkaReplay, KafkaTransport};
 use dlq_services::{Running, Service};
 use dlq_testkit::fixtures::letter;
 
 use crate::fixture::{PATIENCE, Place, available, handle, number, start_as};
+use crate::fixture_feed::follow;
 use crate::fixture_replay::{ORIGIN, operation};
 
 const USER: &str = "ana";
@@ -120,11 +121,9 @@ async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
         refused(begun, "replay", mechanism, &error);
 
         let begun = Instant::now();
-        let group = KafkaFeed::group_of(&place.topic);
-        let feed = KafkaFeed::open(&brokers, &place.topic, &group, "sqlite:///dlq.db", LEASE);
-        let error = feed.await.unwrap_err();
+        let error = follow(&letters, "sqlite:///dlq.db", LEASE).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
-        refused(begun, "feed", mechanism, &error);
+        refused(begun, "follow", mechanism, &error);
     }
 }
 

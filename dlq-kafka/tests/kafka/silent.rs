@@ -4,18 +4,19 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use dlq_core::log::Log as _;
 use dlq_core::{Disposition, Settle as _, Source as _, StoreErrorKind, TransportError};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{Brokers, KafkaFeed, KafkaTransport, ReplayPlan, Start, ingest_marks};
+use dlq_kafka::{Brokers, KafkaLetters, KafkaTransport, ReplayPlan, Start};
 use dlq_services::{Cluster, Service, or_skip};
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
 use crate::fixture::{self, PATIENCE, handle};
-use crate::fixture_feed::Topic;
+use crate::fixture_feed::{Topic, follow};
 use crate::fixture_replay::{Shop, to_origin};
 use crate::topic;
 
@@ -85,7 +86,7 @@ async fn g1_groups_of_a_broker_that_is_away_are_not_taken_for_absent() {
     // The topic of offsets is made with the first group.
     Topic::at(&url, "begun", 1).await.commit("begun", 0, "");
     let shop = Shop::at(url.clone(), "shop");
-    let first = KafkaFeed::group_of(&shop.dlq);
+    let first = KafkaLetters::group_of(&shop.dlq);
     let home = coordinator(&url, &first);
     let there: &[i32] = &[home];
     for (name, brokers) in [(&shop.topic, [there; 3].as_slice()), (&shop.dlq, &[there])] {
@@ -101,9 +102,8 @@ async fn g1_groups_of_a_broker_that_is_away_are_not_taken_for_absent() {
     shop.bury(&shop.dead([3])).await;
     for group in named(&first).iter().chain([&first]) {
         let store = format!("sqlite:///{group}.db");
-        let lease = Duration::from_secs(10);
-        let feed = KafkaFeed::open(&shop.brokers(), &shop.dlq, group, &store, lease).await;
-        drop(feed.unwrap());
+        let letters = shop.letters().group(&**group);
+        drop(follow(&letters, &store, Duration::from_secs(10)).await.unwrap());
     }
     let decides = |group: &String| coordinator(&url, group);
     let is_other = |id: &i32| *id != home && *id != decides(&first);
@@ -121,7 +121,7 @@ async fn g1_groups_of_a_broker_that_is_away_are_not_taken_for_absent() {
             .unwrap()
     };
     let marks = async || {
-        let asked = async || ingest_marks(&shop.brokers(), &shop.dlq).await;
+        let asked = async || letters().marks().await;
         answered(asked, |error| error.is_transient() && !is_named(&error.to_string())).await
     };
     let complete = async || {

@@ -9,9 +9,10 @@ use dlq_core::store::Letters as _;
 use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
-use dlq_kafka::{KafkaFeed, KafkaLetters, ReplayOutcome};
+use dlq_kafka::{KafkaLetters, ReplayOutcome};
 use dlq_letters::memory::MemoryStore;
 
+use crate::fixture_feed::follow;
 use crate::fixture_replay::{PATIENCE, Shop, run, to_origin};
 
 const UNCLEAR: &str = "replays.unclear";
@@ -76,10 +77,10 @@ async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later()
     let (key, value) = (unclear.to_string(), r#"{"version":9}"#);
     producer.send(FutureRecord::to(&ledger).key(&key).payload(value), PATIENCE).await.unwrap();
 
-    let (brokers, group) = (shop.brokers(), KafkaFeed::group_of(&shop.dlq));
-    let feed = KafkaFeed::open(&brokers, &shop.dlq, &group, "memory", Duration::from_secs(10));
+    let log = shop.letters().until_end();
+    let feed = follow(&log, "memory", Duration::from_secs(10)).await.unwrap();
     let (store, mut told) = (MemoryStore::new(), Vec::new());
-    let mut ingest = Ingest::new(feed.await.unwrap().until_end(), store.clone());
+    let mut ingest = Ingest::new(feed, store.clone());
     let tell = |incidents: &[Incident]| {
         told.extend(incidents.iter().filter_map(|incident| incident.detail.clone()));
         Ok(())
@@ -142,9 +143,9 @@ async fn g6_nothing_is_sent_again_by_another_alias_of_the_cluster() {
     let unclear = shown.iter().filter(|letter| letter.attributes.contains_key(UNCLEAR));
     assert_eq!((shown.len(), unclear.count()), (3, 2));
 
-    let (brokers, group) = (shop.brokers().with_cluster("eu"), KafkaFeed::group_of(&shop.dlq));
-    let feed = KafkaFeed::open(&brokers, &shop.dlq, &group, "memory", Duration::from_secs(10));
-    let refused = feed.await.unwrap().next(10).await.unwrap_err();
+    let log = KafkaLetters::new(&shop.brokers().with_cluster("eu"), &*shop.dlq);
+    let mut feed = follow(&log, "memory", Duration::from_secs(10)).await.unwrap();
+    let refused = feed.next(10).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig);
     assert!(refused.to_string().contains("`--kafka-cluster`"), "{refused}");
 

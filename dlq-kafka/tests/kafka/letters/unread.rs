@@ -14,13 +14,14 @@ use dlq_core::{DeadLetter, Filter, Origin, Position, StoreErrorKind};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::TopicReplication;
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
-use dlq_kafka::{Brokers, KafkaFeed, KafkaLetters, ReplayOutcome};
+use dlq_kafka::{Brokers, KafkaEntries, KafkaLetters, ReplayOutcome};
 use dlq_testkit::fixtures::letter;
 use tokio::time::timeout;
 
 use super::pointers::pointing;
 use super::replay_brokers::{leader, make, node, three};
 use crate::access::{DESCRIBE, DESCRIBE_CONFIGS, TOPIC, allow_only, guarded};
+use crate::fixture_feed::follow;
 use crate::fixture_letters::{Dead, PATIENCE, available, fill};
 use crate::fixture_replay::{Shop, to_origin};
 use crate::topic;
@@ -29,13 +30,12 @@ const STORE: &str = "sqlite:///dlq.db";
 const LEASE: Duration = Duration::from_secs(10);
 const UNREAD: &str = "kafka.pointer.unread";
 
-async fn open(brokers: &Brokers, topic: &str) -> KafkaFeed {
-    let group = KafkaFeed::group_of(topic);
-    KafkaFeed::open(brokers, topic, &group, STORE, LEASE).await.unwrap()
+async fn open(letters: KafkaLetters) -> KafkaEntries {
+    follow(&letters, STORE, LEASE).await.unwrap()
 }
 
 /// Everything up to the end, or why it is set aside.
-async fn drain(mut feed: KafkaFeed) -> Vec<Result<DeadLetter, String>> {
+async fn drain(mut feed: KafkaEntries) -> Vec<Result<DeadLetter, String>> {
     let mut letters = Vec::new();
     loop {
         // A broker that has gone may have led more than what is asked for.
@@ -119,7 +119,7 @@ async fn a_pointer_into_a_topic_that_may_not_be_read_stops_nobody() {
     };
     timeout(PATIENCE, refused).await.expect("the rules are in force");
 
-    let fed = drain(open(&dead.brokers, &dead.topic).await.until_end()).await;
+    let fed = drain(open(dead.letters().until_end()).await).await;
     let shown = letters.get_all(written.iter().map(|letter| letter.id).collect()).await.unwrap();
     let read: Vec<_> = letters.read(&Filter::new()).await.unwrap();
     assert_eq!((fed.len(), shown.len()), (written.len(), written.len()));
@@ -179,7 +179,7 @@ async fn a_pointer_into_a_topic_that_is_away_is_waited_for_and_then_stops_nobody
         producer.send(record, PATIENCE).await.unwrap();
     }
     let letters = shop.bury(&dead).await;
-    let mut feed = open(&shop.brokers(), &shop.dlq).await.until_end();
+    let mut feed = open(shop.letters().until_end()).await;
     let gone = node(leader(&shop, &shop.topic, 0));
     tokio::task::block_in_place(|| cluster.kill(gone).unwrap());
     let topic = format!("`{}`", shop.topic);
@@ -197,7 +197,9 @@ async fn a_pointer_into_a_topic_that_is_away_is_waited_for_and_then_stops_nobody
     let error = timeout(PATIENCE, waits).await.expect("it is said");
     println!("{error}");
     assert!(error.is_transient(), "{error}");
-    let fed = drain(feed.with_patience(Duration::ZERO)).await;
+    drop(feed);
+    let impatient = shop.letters().until_end().patience(Duration::ZERO);
+    let fed = drain(open(impatient).await).await;
     assert_eq!(fed.len(), 3);
     assert!(fed[0].as_ref().is_err_and(|why| why.contains(&topic)), "{:?}", fed[0]);
     // Another broker has it.
@@ -223,8 +225,7 @@ async fn g1_a_message_is_waited_for_whatever_becomes_of_the_topic_of_its_letter(
     let record = FutureRecord::<[u8], _>::to(&shop.topic).partition(0).payload(&b"message"[..]);
     producer.send(record, PATIENCE).await.unwrap();
     shop.bury(&[pointing(1, format!("{}/0/0", shop.topic))]).await;
-    let feed = open(&shop.brokers(), &shop.dlq).await;
-    let mut feed = feed.with_patience(PATIENCE * 10);
+    let mut feed = open(shop.letters().patience(PATIENCE * 10)).await;
     tokio::task::block_in_place(|| cluster.kill(node(3)).unwrap());
     let topic = format!("`{}`", shop.topic);
     let mut waits = async || {
@@ -280,7 +281,7 @@ async fn one_message_that_cannot_be_decompressed_is_told_from_those_beside_it() 
         dead.send(message()).await;
         dead.put(0, &pointing(n, format!("{source}/0/{n}"))).await;
     }
-    let fed = drain(open(&dead.brokers, &dead.topic).await.until_end()).await;
+    let fed = drain(open(dead.letters().until_end()).await).await;
     let unread: Vec<_> = (0..7).filter(|n| fed[*n].is_err()).collect();
     assert_eq!(unread, [4]);
     assert!(fed[4].as_ref().unwrap_err().contains("zstd"), "{:?}", fed[4]);
@@ -288,7 +289,7 @@ async fn one_message_that_cannot_be_decompressed_is_told_from_those_beside_it() 
 }
 
 /// The next two, whatever has to be waited for before them.
-async fn next_two(feed: &mut KafkaFeed) -> Vec<Entry> {
+async fn next_two(feed: &mut KafkaEntries) -> Vec<Entry> {
     let two = async {
         let mut two = Vec::new();
         while two.len() < 2 {
@@ -327,8 +328,7 @@ async fn g1_a_message_of_a_transaction_that_is_open_is_waited_for() {
     assert!(shown.attributes[UNREAD].contains("a transaction"), "{:?}", shown.attributes);
 
     // It ends before long, which a broker that is away may not.
-    let feed = open(&dead.brokers, &dead.topic).await.until_end();
-    let mut feed = feed.with_patience(Duration::ZERO);
+    let mut feed = open(dead.letters().until_end().patience(Duration::ZERO)).await;
     // Nothing behind it waits for that, though it may come again: nothing is committed beyond what is waited for.
     let behind = next_two(&mut feed).await;
     for fed in &behind {
@@ -343,8 +343,7 @@ async fn g1_a_message_of_a_transaction_that_is_open_is_waited_for() {
         assert!(error.is_transient() && error.to_string().contains("a transaction"), "{error}");
     }
     drop(feed);
-    let feed = open(&dead.brokers, &dead.topic).await.until_end();
-    let mut feed = feed.with_patience(Duration::ZERO);
+    let mut feed = open(dead.letters().until_end().patience(Duration::ZERO)).await;
     let again = next_two(&mut feed).await;
     assert!(again.len() == 2 && again.iter().all(|fed| fed.again), "{again:?}");
     feed.confirm().await.unwrap();
@@ -394,7 +393,8 @@ async fn messages_of_many_pointers_are_fetched_together() {
         dead.put(0, &pointing(n, format!("{source}/{partition}/{at}"))).await;
     }
     let (at, clients) = counting(dead.brokers.bootstrap());
-    let fed = drain(open(&Brokers::at(at), &dead.topic).await.until_end()).await;
+    let fed =
+        drain(open(KafkaLetters::new(&Brokers::at(at), &*dead.topic).until_end()).await).await;
     let payload =
         |letter: &Result<DeadLetter, _>| letter.as_ref().unwrap().message.payload().cloned();
     let payloads: Vec<_> = fed.iter().map(payload).collect();

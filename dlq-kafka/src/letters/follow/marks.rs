@@ -1,14 +1,16 @@
 //! Stores that the letters of a topic go into.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use dlq_core::log::IngestMark;
 use dlq_core::{StoreError, StoreErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 
 use super::mark::{self, Mark};
-use super::{DEFAULTS, KafkaFeed, blocking};
+use super::{DEFAULTS, blocking};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::groups::Groups;
@@ -16,55 +18,41 @@ use crate::reach::{self, Heard, Yields};
 
 const LOOKING: &str = "look for the stores of dead letters";
 
-/// A store into which the letters of a topic go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct IngestMark {
-    /// The consumer group that says so.
-    pub group: String,
-    /// The store.
-    pub store: String,
-    /// Number of letters that were confirmed.
-    pub confirmed: u64,
-}
-
-/// Returns the stores that the letters of this topic go into, by the commits of all groups that a feed of it can have;
-/// see [`KafkaFeed::group_of`]. A group that this user may not see is skipped, except for the first one.
-///
-/// # Errors
-///
-/// `NotFound` when there is no such topic; `InvalidConfig` when the cluster refuses us; `Unavailable` when it does not
-/// answer, or not for all of its groups: then there may be stores that are not known.
-pub async fn ingest_marks(brokers: &Brokers, topic: &str) -> Result<Vec<IngestMark>, StoreError> {
-    let (brokers, topic) = (brokers.clone(), topic.to_owned());
+/// Returns the stores that the letters of this topic go into, by the commits of all groups by which it can be followed; see
+/// [`group_of`]. A group that this user may not see is skipped, except for the first one.
+pub(in super::super) async fn all(
+    brokers: &Brokers,
+    topic: &Arc<str>,
+) -> Result<Vec<IngestMark>, StoreError> {
+    let (brokers, topic) = (brokers.clone(), Arc::clone(topic));
     let find = move || Looking::at(&brokers, &topic)?.all();
     blocking(LOOKING, move || find().map_err(|error: SetupError| error.for_store(LOOKING))).await
 }
 
-/// The store into which the letters of this topic go by this group, if it has one. No other group is asked.
-///
-/// # Errors
-///
-/// `NotFound` when there is no such topic; `Refused` when no feed of the topic can have that group; `InvalidConfig` when
-/// the cluster refuses us; `Unavailable` when it does not answer.
-pub async fn ingest_mark(
+/// Returns the store into which the letters of this topic go by this group, if it has one. No other group is asked.
+pub(in super::super) async fn one(
     brokers: &Brokers,
-    topic: &str,
-    group: &str,
+    topic: &Arc<str>,
+    group: String,
 ) -> Result<Option<IngestMark>, StoreError> {
-    let (brokers, topic, group) = (brokers.clone(), topic.to_owned(), group.to_owned());
+    let (brokers, topic) = (brokers.clone(), Arc::clone(topic));
     check_group(&topic, &group, LOOKING)?;
     let find = move || Looking::at(&brokers, &topic)?.of(&group);
     blocking(LOOKING, move || find().map_err(|error: SetupError| error.for_store(LOOKING))).await
 }
 
-/// Checks that a feed of this topic may have this group: others would not find the store.
+/// Returns the group by which a topic is followed, unless another is given.
+pub(in super::super) fn group_of(topic: &str) -> String {
+    format!("dlq-ingest.{topic}")
+}
+
+/// Checks that this topic may be followed by this group: by another nobody would find the store.
 pub(super) fn check_group(
     topic: &str,
     group: &str,
     operation: &'static str,
 ) -> Result<(), StoreError> {
-    let first = KafkaFeed::group_of(topic);
+    let first = group_of(topic);
     if is_of(&first, group) {
         return Ok(());
     }
@@ -90,7 +78,7 @@ pub async fn find_topic(brokers: &Brokers, topic: &str) -> Result<usize, StoreEr
     const FINDING: &str = "find a topic";
     let (brokers, topic) = (brokers.clone(), topic.to_owned());
     let find = move || {
-        let consumer = client(&brokers, &KafkaFeed::group_of(&topic))?;
+        let consumer = client(&brokers, &group_of(&topic))?;
         let partitions =
             reach::partitions(&consumer, consumer.context(), &brokers, &topic, Yields::Nothing)?;
         Ok(partitions.len())
@@ -107,14 +95,14 @@ struct Looking<'a> {
 
 impl<'a> Looking<'a> {
     fn at(brokers: &'a Brokers, topic: &'a str) -> Result<Self, SetupError> {
-        let consumer = client(brokers, &KafkaFeed::group_of(topic))?;
+        let consumer = client(brokers, &group_of(topic))?;
         let partitions =
             reach::partitions(&consumer, consumer.context(), brokers, topic, Yields::Nothing)?;
         Ok(Self { brokers, topic, partitions })
     }
 
     fn all(&self) -> Result<Vec<IngestMark>, SetupError> {
-        let first = KafkaFeed::group_of(self.topic);
+        let first = group_of(self.topic);
         let mut marks: Vec<_> = self.of(&first)?.into_iter().collect();
         for group in self.others(&first)? {
             match self.of(&group) {
@@ -152,7 +140,7 @@ impl<'a> Looking<'a> {
         let ask = |patience| read(&own, self.topic, &self.partitions, patience);
         Ok(match reach::of_group(&own, own.context(), &what, ask)? {
             Found::Mark(Mark { store, confirmed, .. }) => {
-                Some(IngestMark { group: group.to_owned(), store, confirmed })
+                Some(IngestMark::new(group, store, confirmed))
             }
             Found::Nothing | Found::Foreign => None,
         })
@@ -170,7 +158,7 @@ pub(super) fn client(brokers: &Brokers, group: &str) -> Result<BaseConsumer<Hear
 /// Content of a group's offsets.
 pub(super) enum Found {
     Nothing,
-    /// Offsets, but not of a feed.
+    /// Offsets, but of nobody who follows.
     Foreign,
     /// The sum of the partitions.
     Mark(Mark),

@@ -15,7 +15,7 @@ use crate::rebalance::{end_pauses, log};
 /// Time for joining a group whose members are all there, and a little more.
 const JOINING: Duration = Duration::from_secs(8);
 
-/// The context of the consumer of a feed: hears of assignments, on the thread that polls.
+/// The context of the consumer that follows: hears of assignments, on the thread that polls.
 #[derive(Debug)]
 pub(super) struct Assigned {
     pub(super) heard: Heard,

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use dlq_core::Timestamp;
 
-use crate::letters::Unread;
+use super::super::pointed::Unread;
 
 /// Time after a letter was written for which the transaction of its message may be open. Brokers end a transaction
 /// after 15 min at the latest (`transaction.max.timeout.ms`), unless they are configured otherwise or it hangs.
@@ -18,7 +18,7 @@ const OVER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Away {
     since: BTreeMap<(String, u32), Absence>,
-    pub(super) patience: Duration,
+    patience: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

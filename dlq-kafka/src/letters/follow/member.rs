@@ -1,4 +1,4 @@
-//! The consumer of a feed, on a thread of its own: it polls, commits and leaves, and every one of these may block.
+//! The consumer that follows, on a thread of its own: it polls, commits and leaves, and every one of these may block.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use crate::record::Record;
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// After so long without a request partitions are paused, and polled only so that the group goes on.
 const IDLE: Duration = Duration::from_secs(1);
-/// Shortest and longest interval at which a feed that ends checks for more.
+/// Shortest and longest interval at which a log that ends is checked for more.
 const LOOK: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// For how long a topic may be missing that is being made anew, or of which a broker has not heard yet.
 const MISSING: Duration = Duration::from_secs(60);
@@ -208,7 +208,7 @@ impl Member {
             let text = "another process has joined the group with the same `group.instance.id`; give each one of its own";
             (StoreErrorKind::InvalidConfig, text)
         } else {
-            (StoreErrorKind::Unexpected, "the client cannot go on; open the feed again")
+            (StoreErrorKind::Unexpected, "the client cannot go on; follow the log again")
         };
         Some(StoreError::new(kind, operation).with_detail(format!("{text} ({why})")))
     }

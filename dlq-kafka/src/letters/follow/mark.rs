@@ -1,4 +1,4 @@
-//! Metadata of a feed's commits, besides offsets.
+//! Metadata of the commits of who follows, besides offsets.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -49,7 +49,7 @@ impl Mark {
         Ok(())
     }
 
-    /// Returns the metadata of an offset, if a feed wrote it.
+    /// Returns the metadata of an offset, if one who follows wrote it.
     pub(super) fn read(element: &TopicPartitionListElem<'_>) -> Option<Self> {
         // The client panics at metadata that are not UTF-8, which another tool may write.
         let text = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned())).ok()?;

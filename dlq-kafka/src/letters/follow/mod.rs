@@ -1,4 +1,4 @@
-//! [`KafkaFeed`]: the letters of a dead-letter topic as they come, for the store beside it.
+//! A topic of dead letters that is followed into a store, by a consumer group.
 
 mod assigned;
 mod away;
@@ -7,10 +7,10 @@ mod commits;
 mod end;
 mod join;
 mod mark;
-mod marks;
+pub(super) mod marks;
 mod member;
 
-pub use marks::{IngestMark, find_topic, ingest_mark, ingest_marks};
+pub use marks::find_topic;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -21,15 +21,16 @@ use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::{BoxError, Clock as _, StoreError, StoreErrorKind, SystemClock};
 use tokio::sync::oneshot;
 
-use crate::brokers::Brokers;
+use super::KafkaLetters;
+use super::pointed::{Completed, Unread};
+use super::sent::SentBack;
 use crate::dialect;
-use crate::letters::{Completed, KafkaLetters, SentBack, Unread};
 use away::Away;
 use join::join;
 use mark::Mark;
 use member::{Command, Done, Taken};
 
-const OPENING: &str = "open a feed of dead letters";
+const OPENING: &str = "follow dead letters";
 const READING: &str = "read dead letters";
 const CONFIRMING: &str = "confirm dead letters";
 
@@ -39,7 +40,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// while others are read.
 const AGAIN: Duration = Duration::from_secs(5);
 const OPEN: usize = 10_000;
-/// Time for which a dropped feed waits until it has left its group.
+/// Time for which who is dropped waits until it has left its group.
 const LEAVING: Duration = Duration::from_secs(3);
 
 const DEFAULTS: [(&str, &str); 2] =
@@ -53,62 +54,14 @@ const FIXED: [(&str, &str); 5] = [
     ("partition.assignment.strategy", "range"),
 ];
 
-/// The letters of a dead-letter topic, in the order of each partition, by a consumer group of that topic: what was
-/// confirmed does not come again, to whichever process. Several processes share the partitions.
-///
-/// The commits of the group name the store that its letters go into, which is the mark by which it is known that there is
-/// one (see [`ingest_marks`]). It is there before the first letter is yielded.
-///
-/// | the process dies | the group has | and then |
-/// |---|---|---|
-/// | before the first commit | nothing | the next one begins with the oldest letter |
-/// | after the mark, before a letter is yielded | the oldest offset, and the store | the same |
-/// | with letters in flight | the offset before them, as being read | they come again, and each says that it may have come before |
-/// | with one in flight that is set aside | the same | it comes again, and may have its message by then |
-/// | with one that waits for the end of a transaction | the offset of that one, as being read | it comes, and those behind it come again and say so |
-/// | while it commits | either of the two | as one of the two |
-/// | after it has left | the offset after the last letter, as clean | what comes after it is new |
-///
-/// Stop the feeds of a topic before it is deleted and made again: one that runs meanwhile may go on at the offset where it
-/// was.
-///
-/// When a process joins or leaves, all partitions are handed out anew, and what was yielded and not confirmed comes again
-/// to whoever has its partition then; confirming it with the former owner changes nothing any more. A process that hangs
-/// with letters in flight serves its group for the time of the lease, and loses its partitions after another
-/// `max.poll.interval.ms`, which is five minutes unless it is set. Partitions of a process that died go to others when its
-/// lease has ended.
-///
-/// A topic that was deleted and created again is another, and is read from its start, as
-/// [`KafkaSource`](crate::KafkaSource) does it; how much was confirmed is counted on. While it is missing that is an error
-/// which passes, for a minute.
-///
-/// The group forgets where it was when none of its members was there for as long as the brokers keep offsets (seven days
-/// unless they are told otherwise): then the topic is read from its start, and the store has most of it already. Letters
-/// stay in the topic for as long as that keeps them.
-///
-/// A letter that was sent back before it comes says so, and how often: it is `sent` in the store, and not sent again unless
-/// somebody asks for just that. Where the ledger does not say, or may not be read any more, the letter is quarantined in the
-/// store, and its attribute `replays.unclear` says why; where it may not be read from the beginning, `next` fails with
-/// `InvalidConfig`.
-///
-/// A letter that only points to its message, which share groups and our own sink write of what is too large, comes with
-/// it. Where that cannot be had the letter is [damaged](Content::Damaged), so that it is set aside, and never in the store
-/// without its message: it would be another letter than the same one read later, and be sent back without anything in it.
-/// It stays in the topic; for the store to get it when its message can be read again, have a new group read the topic
-/// from its start: the store has the others already. That the cluster is away, or refuses the login, is an error.
-///
-/// So is a partition whose next records cannot be read, because they are compressed in a way that this build lacks, or are
-/// damaged: it names them, and passes nothing over. It comes once the rest was yielded from a feed that
-/// [ends](Self::until_end); from others it passes (`Unavailable`), comes again while it is so, and the rest goes on.
-///
-/// Dropping it waits up to three seconds until it has left its group.
-pub struct KafkaFeed {
+/// Entries of a topic that a member of a consumer group hands out.
+pub(super) struct Follow {
     /// Reader of the messages that letters point to.
     letters: KafkaLetters,
     group: String,
     ends: bool,
     has_ended: bool,
-    /// `None` once the feed is being dropped.
+    /// `None` once it is being dropped.
     commands: Option<mpsc::Sender<Command>>,
     left: Mutex<mpsc::Receiver<()>>,
     /// Request whose future may have been dropped since.
@@ -130,48 +83,21 @@ pub struct KafkaFeed {
     confirmed: BTreeMap<i32, Done>,
 }
 
-impl KafkaFeed {
-    /// The group by which letters of a topic go into a store, unless another is given: that of one more store has this
-    /// name, a dot and more. By its name a group is known to have a store.
-    #[must_use]
-    pub fn group_of(topic: &str) -> String {
-        format!("dlq-ingest.{topic}")
-    }
-
-    /// The feed of this topic into the store of this name, by this consumer group, which begins with the oldest letter
-    /// when it has no offsets. A `lease` says for how long partitions stay with a process that has died; brokers allow
-    /// 6 s to 30 min unless they are told otherwise. The name of the store must hold no secret.
-    ///
-    /// # Errors
-    ///
-    /// `NotFound` when there is no such topic; `Conflict` when the letters of this group go into another store, or the
-    /// group is somebody else's; `Refused` when it is [none](Self::group_of) that is known to have a store; `InvalidConfig`
-    /// when a setting will not do or the cluster refuses us; `Unavailable` when it does not answer.
-    pub async fn open(
-        brokers: &Brokers,
-        topic: &str,
-        group: &str,
-        store: &str,
-        lease: Duration,
-    ) -> Result<Self, StoreError> {
-        let letters = KafkaLetters::new(brokers, topic).group(group);
-        Self::of(&letters, store.to_owned(), lease).await
-    }
-
-    /// The feed that these letters describe.
-    pub(crate) async fn of(
+impl Follow {
+    /// Joins the group by which these letters are followed, which begins with the oldest letter when it has no offsets.
+    pub(super) async fn open(
         letters: &KafkaLetters,
         store: String,
         lease: Duration,
     ) -> Result<Self, StoreError> {
-        let (topic, group) = (Arc::clone(letters.topic_shared()), letters.group_name());
+        let (topic, group) = (Arc::clone(&letters.topic), letters.group_name());
         Mark::check(&store, OPENING)?;
         marks::check_group(&topic, &group, OPENING)?;
         let (brokers, name) = (letters.brokers().clone(), group.clone());
         let member = blocking(OPENING, move || join(brokers, topic, &name, store, lease)).await?;
         let (commands, asked) = mpsc::channel();
         let (leaving, left) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("dlq-feed".to_owned());
+        let thread = std::thread::Builder::new().name("dlq-follow".to_owned());
         let started = thread.spawn(move || {
             member.run(&asked);
             let _ = leaving.send(());
@@ -198,34 +124,7 @@ impl KafkaFeed {
         })
     }
 
-    /// Ends when there are no more letters, also none that another process has in flight. Defaults to waiting for more.
-    #[must_use]
-    pub fn until_end(mut self) -> Self {
-        self.ends = true;
-        self
-    }
-
-    /// Sets the topic that says which letters were sent back, where it is [another](KafkaLetters::with_ledger) than that of
-    /// the letters with `.replays`.
-    #[must_use]
-    pub fn with_ledger(mut self, topic: &str) -> Self {
-        self.letters = self.letters.clone().with_ledger(topic);
-        self
-    }
-
-    /// Sets for how long the message of a letter that only points to it is waited for while the partition where that
-    /// stands does not answer and the rest of the cluster does; then the letter is yielded as [`Content::Damaged`], as is
-    /// at once a letter whose message has gone or may not be read. Defaults to a minute. A message whose transaction has not
-    /// ended is waited for at least until the letter is 16 minutes old, since brokers end one after 15 unless
-    /// `transaction.max.timeout.ms` says otherwise. The letters behind it come meanwhile; what was confirmed of them comes
-    /// again if the process dies before, since the group goes on at the first that is waited for.
-    #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.away.patience = patience;
-        self
-    }
-
-    /// Asks the thread, which is there for as long as the feed has not ended.
+    /// Asks the thread, which is there for as long as the entries have not ended.
     fn ask(&self, command: Command) -> bool {
         self.commands.as_ref().is_some_and(|commands| commands.send(command).is_ok())
     }
@@ -252,7 +151,7 @@ impl KafkaFeed {
     }
 }
 
-impl Entries for KafkaFeed {
+impl Entries for Follow {
     async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         if !self.confirmed.is_empty() {
             self.commit().await?;
@@ -278,8 +177,8 @@ impl Entries for KafkaFeed {
     }
 }
 
-impl KafkaFeed {
-    /// Has something to yield, unless the feed has ended: letters that are open are looked at again now and then.
+impl Follow {
+    /// Has something to yield, unless the entries have ended: letters that are open are looked at again now and then.
     async fn take(&mut self, limit: usize) -> Result<(), StoreError> {
         let due = self.looked + AGAIN;
         if !self.open.is_empty() && (Instant::now() >= due || self.open.len() >= OPEN) {
@@ -346,7 +245,7 @@ impl KafkaFeed {
         };
         let completing = self.letters.complete(&mut letters, may_wait, may_be_open);
         let Completed { mut missing, mut open } = completing.await?;
-        self.letters.mark(&mut letters, &mut self.sent).await?;
+        self.letters.mark_for_store(&mut letters, &mut self.sent).await?;
         let cluster = Arc::clone(cluster);
         let (mut fed, mut done, mut why_open) = (Vec::new(), Vec::new(), None);
         for (index, (taken, letter)) in self.taken.drain(..count).zip(letters).enumerate() {
@@ -397,7 +296,7 @@ fn merge(all: &mut BTreeMap<i32, Done>, partition: i32, done: Done) {
 }
 
 /// Leaves its group.
-impl Drop for KafkaFeed {
+impl Drop for Follow {
     fn drop(&mut self) {
         self.commands = None;
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -405,9 +304,9 @@ impl Drop for KafkaFeed {
     }
 }
 
-impl fmt::Debug for KafkaFeed {
+impl fmt::Debug for Follow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("KafkaFeed");
+        let mut debug = f.debug_struct("Follow");
         debug
             .field("topic", &self.letters.topic())
             .field("group", &self.group)
