@@ -75,6 +75,19 @@ pub trait Log: Debug + Send + Sync + 'static {
         &self,
         places: Vec<Origin>,
     ) -> impl Future<Output = Result<Vec<Option<DeadLetter>>, StoreError>> + Send;
+
+    /// Completes letters of a reading that say only where their message stands, for whoever shows them: each comes with its
+    /// message, or with an attribute that says why it has none. Defaults to the letters as they are.
+    ///
+    /// # Errors
+    ///
+    /// As [`marks`](Self::marks).
+    fn complete(
+        &self,
+        letters: Vec<DeadLetter>,
+    ) -> impl Future<Output = Result<Vec<DeadLetter>, StoreError>> + Send {
+        std::future::ready(Ok(letters))
+    }
 }
 
 /// Entries of a [`Log`], batch by batch.

@@ -139,9 +139,8 @@ pub use gauges::{
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use letters::{
-    Extent, ExtentReader, KafkaEntries, KafkaLetters, KafkaReplay, KafkaTarget, LetterScan,
-    ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanProgress, ScanRange, Skipped,
-    StoredLetter, Subscriber, find_topic,
+    Extent, ExtentReader, KafkaEntries, KafkaLetters, KafkaReplay, KafkaTarget, ReplayOutcome,
+    ReplayPlan, ReplayReport, Replayed, ScanRange, Skipped, Subscriber, find_topic,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;
@@ -153,6 +152,9 @@ pub use sink::KafkaSink;
 pub use source::KafkaSource;
 pub use topics::{DlqTopic, RetryTopics};
 pub use transport::{KafkaTransport, Start};
+
+/// The letters of a log as an engine has them; with [`KafkaLetters`], those of a topic.
+pub use dlq_letters::log::Reading;
 
 /// The client that this crate works with.
 pub use rdkafka;

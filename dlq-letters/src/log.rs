@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Backend;
 use crate::memory::MemoryStore;
-use crate::verbs::{Add, Carry};
+use crate::verbs::{Add, Carry, Forget};
 
 /// Name of the attribute that has the [`Note`] of a row. It is taken out of whatever a reading answers.
 const NOTE: &str = "~log";
@@ -149,6 +149,35 @@ pub async fn fill<E: Entries, B: Backend>(
         entries.confirm().await?;
     }
     Ok(Filled { letters, is_whole: false, needs_payloads: false })
+}
+
+/// Forgets the letters of a [filled](fill) store of which `keep` says no. They are told by their rows, with the places where
+/// their last deaths stand, so that a death is not taken for the last one because those after it are not kept.
+///
+/// # Errors
+///
+/// As the store.
+pub async fn retain<B: Backend>(
+    store: &B,
+    keep: impl Fn(&Row<Origin>) -> bool,
+) -> Result<(), StoreError> {
+    let mut after = None;
+    loop {
+        let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
+        let page = store.list(Filter::new(), page.with_after(after)).await?;
+        let ids: Vec<LetterId> = page.letters.iter().map(|letter| letter.id).collect();
+        for ids in ids.chunks(BATCH) {
+            let rows = store.get_all(ids.to_vec()).await?.into_iter().filter_map(row);
+            let others: Vec<_> = rows.filter(|row| !keep(row)).map(|row| row.letter.id).collect();
+            if !others.is_empty() {
+                store.run("read a log", Forget(others)).await?;
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 /// Copies the letters of a [filled](fill) store into another, which may be filled further.
@@ -272,7 +301,7 @@ impl<L: Log, S: Letters> Letters for Reading<L, S> {
             }
             row.with_payload(payload)
         });
-        Ok(whole.collect())
+        self.log.complete(whole.collect()).await
     }
 
     async fn with_prefix(&self, digits: String, limit: u32) -> Result<Vec<LetterId>, StoreError> {

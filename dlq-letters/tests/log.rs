@@ -13,7 +13,7 @@ use dlq_core::{
     Binding, DeadLetter, ErrorClass, Filter, LetterId, Message, Order, Origin, PageRequest,
     Position, Reason, Status, StoreError, Timestamp,
 };
-use dlq_letters::log::{Reading, carry, fill};
+use dlq_letters::log::{Reading, carry, fill, retain};
 use dlq_letters::memory::MemoryStore;
 
 /// Letters in their order, and how many were fetched by their places.
@@ -237,4 +237,20 @@ async fn a_reading_goes_on_in_another_store() {
     assert_eq!(page, wanted.list(Filter::new(), PageRequest::new()).await.unwrap());
     assert_eq!(whole(&there).await, whole(&wanted).await);
     assert_eq!(there.count(Filter::new()).await.unwrap(), 901);
+}
+
+#[tokio::test]
+async fn letters_are_kept_by_where_their_last_deaths_stand() {
+    let mut all: Vec<_> = (0..3_000).map(|n| letter(n, text("x"), 0)).collect();
+    all.push(letter(3, text("x"), 1));
+    let log = Letterbox(all, Arc::default());
+    let store = MemoryStore::new();
+    fill(&mut log.read(Range::all()).await.unwrap(), &store, u64::MAX).await.unwrap();
+    retain(&store, |row| *row.place.position() < Position::Offset(2_000)).await.unwrap();
+    let reading = Reading::new(log, store);
+    assert_eq!(reading.count(Filter::new()).await.unwrap(), 1_999);
+    for (n, is_there) in [(0, true), (3, false), (1_999, true), (2_000, false), (2_999, false)] {
+        let found = reading.get(letter(n, text("x"), 0).id).await.unwrap();
+        assert_eq!(found.is_some(), is_there, "{n}");
+    }
 }

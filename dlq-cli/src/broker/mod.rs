@@ -7,7 +7,7 @@ mod incidents;
 mod ingest;
 mod login;
 mod mark;
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod read;
 mod replay;
 
@@ -16,7 +16,9 @@ pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(feature = "kafka")]
+pub(crate) use read::read_kept;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use read::{range, read};
 pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
 

@@ -1,18 +1,21 @@
 //! A log that is read for the verbs that only look.
 
-use dlq_core::log::{Log, Range};
+use dlq_core::log::{Entries, Entry, Log, Range};
 use dlq_core::store::BoxLetters;
-use dlq_letters::log::{Reading, carry, fill};
+use dlq_core::store::reading::Row;
+use dlq_core::{Origin, StoreError};
+use dlq_letters::log::{Reading, carry, fill, retain};
 use dlq_letters::memory::MemoryStore;
 use dlq_sql::sqlite::SqliteStore;
 use tempfile::TempDir;
 
 use crate::cli::Command;
 use crate::error::CliError;
+use crate::output::Progress;
 
 /// Number of letters that are kept in memory, at one to three KiB each. More go to a file.
 const IN_MEMORY: u64 = 200_000;
-/// Number of messages, from the end, that `peek` looks at.
+/// Number of messages of a partition, from the end, that `peek` looks at.
 const PEEKED: u64 = 10_000;
 
 /// Letters of a log as they were when it was read.
@@ -25,21 +28,58 @@ pub(crate) struct Read {
 
 /// Reads a log into memory, or into a temporary file where there are too many letters.
 pub(crate) async fn read<L: Log>(log: L, range: Range) -> Result<Read, CliError> {
-    read_beyond(log, range, IN_MEMORY).await
+    Ok(read_beyond(&log, range, IN_MEMORY).await?.of(log))
 }
 
-async fn read_beyond<L: Log>(log: L, range: Range, most: u64) -> Result<Read, CliError> {
+/// Reads a log, and forgets the letters of which `keep` says no.
+#[cfg(feature = "kafka")]
+pub(crate) async fn read_kept<L: Log>(
+    log: L,
+    range: Range,
+    keep: impl Fn(&Row<Origin>) -> bool,
+) -> Result<Read, CliError> {
+    let filled = read_beyond(&log, range, IN_MEMORY).await?;
+    filled.retain(keep).await?;
+    Ok(filled.of(log))
+}
+
+async fn read_beyond<L: Log>(log: &L, range: Range, most: u64) -> Result<Filled, CliError> {
     let mut whole = range.clone();
     whole.headers_only = false;
-    match read_range(&log, range, most).await? {
-        Some(read) => Ok(read.of(log)),
-        // Only payloads say which of two letters has the identity that both claim.
-        None => match read_range(&log, whole, most).await? {
-            Some(read) => Ok(read.of(log)),
-            None => Err(CliError::failed(format!(
-                "cannot read the letters of {log:?}: a reading with payloads yields some without; tell the maintainers"
-            ))),
-        },
+    if let Some(filled) = read_range(log, range, most).await? {
+        return Ok(filled);
+    }
+    // Only payloads say which of two letters has the identity that both claim.
+    let filled = read_range(log, whole, most).await?;
+    filled.ok_or_else(|| {
+        CliError::failed(format!(
+            "cannot read the letters of {log:?}: a reading with payloads yields some without; tell the maintainers"
+        ))
+    })
+}
+
+/// Entries that are counted while they are read.
+#[derive(Debug)]
+struct Counted<E> {
+    entries: E,
+    bar: Progress,
+}
+
+impl<E: Entries> Entries for Counted<E> {
+    async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let some = self.entries.next(limit).await?;
+        self.bar.advance(some.len() as u64);
+        Ok(some)
+    }
+
+    async fn confirm(&mut self) -> Result<(), StoreError> {
+        self.entries.confirm().await
+    }
+}
+
+impl<E> Drop for Counted<E> {
+    fn drop(&mut self) {
+        self.bar.end();
     }
 }
 
@@ -50,6 +90,15 @@ enum Filled {
 }
 
 impl Filled {
+    #[cfg(any(feature = "kafka", test))]
+    async fn retain(&self, keep: impl Fn(&Row<Origin>) -> bool) -> Result<(), CliError> {
+        match self {
+            Self::Memory(memory) => retain(memory, keep).await?,
+            Self::File(store, _) => retain(store, keep).await?,
+        }
+        Ok(())
+    }
+
     fn of(self, log: impl Log) -> Read {
         match self {
             Self::Memory(memory) => {
@@ -64,7 +113,8 @@ impl Filled {
 
 /// Reads a range; `None` where it has to be read with payloads.
 async fn read_range<L: Log>(log: &L, range: Range, most: u64) -> Result<Option<Filled>, CliError> {
-    let mut entries = log.read(range).await?;
+    let bar = Progress::endless("messages read");
+    let mut entries = Counted { entries: log.read(range).await?, bar };
     let memory = MemoryStore::new();
     let filled = fill(&mut entries, &memory, most).await?;
     if filled.needs_payloads {
@@ -87,8 +137,9 @@ async fn read_range<L: Log>(log: &L, range: Range, most: u64) -> Result<Option<F
     Ok((!filled.needs_payloads).then_some(Filled::File(store, folder)))
 }
 
-/// The part of a log that a verb looks at, which is told where it is not all of it. `messages` is how many there are.
-pub(crate) fn range(command: &mut Command, messages: u64) -> Range {
+/// The part of a log that a verb looks at, which is told where it is not all of it. `messages` is how many each of its
+/// partitions has.
+pub(crate) fn range(command: &mut Command, messages: &[u64]) -> Range {
     let since = command.filter().and_then(|filter| filter.since());
     if let Some(since) = since {
         say!(
@@ -98,11 +149,13 @@ pub(crate) fn range(command: &mut Command, messages: u64) -> Range {
         return Range::all().since(since);
     }
     let Command::Peek(_) = command else { return Range::all() };
-    if messages > PEEKED {
+    let all: u64 = messages.iter().sum();
+    let left_out: u64 = messages.iter().map(|messages| messages.saturating_sub(PEEKED)).sum();
+    if left_out > 0 {
         say!(
-            "only the latest {PEEKED} of {messages} messages are looked at, {} are left out; `dlq stats` and `dlq list` look at \
+            "only the latest {} of {all} messages are looked at, {left_out} are left out; `dlq stats` and `dlq list` look at \
              all",
-            messages - PEEKED
+            all - left_out
         );
     }
     Range::all().last(PEEKED)
@@ -123,7 +176,7 @@ mod tests {
     fn peek_reads_from_the_end_and_others_read_all() {
         let of = |args: &[&str], messages| {
             let args = ["dlq"].iter().chain(args);
-            range(&mut Cli::try_parse_from(args).unwrap().command, messages)
+            range(&mut Cli::try_parse_from(args).unwrap().command, &[messages])
         };
         assert_eq!(of(&["list"], 1_000_000), Range::all());
         assert_eq!(of(&["peek"], 1_000_000), Range::all().last(PEEKED));
@@ -138,7 +191,7 @@ mod tests {
         letters.extend([died_again(&varied(3)), varied(5)]);
         place.bury(letters).await;
         let log = place.letters().log().clone();
-        let small = read_beyond(log.clone(), Range::all(), 100).await.unwrap();
+        let small = read_beyond(&log, Range::all(), 100).await.unwrap().of(log.clone());
         let large = read(log, Range::all()).await.unwrap();
         let folder = small._folder.as_ref().map(|folder| folder.path().to_owned()).unwrap();
         assert!(folder.join("letters.db").exists() && large._folder.is_none());
@@ -155,5 +208,27 @@ mod tests {
         );
         drop(small);
         assert!(!folder.exists());
+    }
+
+    #[tokio::test]
+    async fn letters_that_are_not_kept_are_forgotten_in_memory_and_in_a_file() {
+        let place = MemoryFixture::<0>::fresh("keep").await;
+        let mut letters: Vec<_> = (0..1_500).map(varied).collect();
+        letters.push(died_again(&varied(3)));
+        place.bury(letters).await;
+        let log = place.letters().log().clone();
+        let offset = |row: &Row<Origin>| match row.place.position() {
+            dlq_core::Position::Offset(offset) => *offset,
+            position => panic!("{position:?}"),
+        };
+        for most in [100, u64::MAX] {
+            let filled = read_beyond(&log, Range::all(), most).await.unwrap();
+            filled.retain(|row| offset(row) < 1_200).await.unwrap();
+            let read = filled.of(log.clone());
+            let is_there = async |n| read.letters.get(varied(n).id).await.unwrap().is_some();
+            assert!(is_there(4).await && is_there(1_100).await);
+            assert!(!is_there(1_400).await);
+            assert!(!is_there(3).await, "its last death stands elsewhere");
+        }
     }
 }

@@ -1,18 +1,34 @@
 //! A cluster and a topic of dead letters there.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use dlq_core::log::{IngestMark, Log as _};
-use dlq_core::{StoreError, StoreErrorKind, Timestamp};
+use dlq_core::{StoreError, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaLetters, ScanRange, find_topic};
 
 use super::settings::brokers;
 use super::url::KafkaUrl;
-use crate::broker::{self, Mark};
+use crate::broker::Mark;
 use crate::cli::BrokerArgs;
 use crate::error::CliError;
 use crate::filter::{AtKafkaArgs, Attribute};
-use crate::output::Progress;
+
+/// The letters that are meant, by where they stand and by their messages.
+pub(super) fn range(at_kafka: &AtKafkaArgs) -> ScanRange {
+    let AtKafkaArgs { partition, offsets, key, header } = at_kafka;
+    let mut range = ScanRange::new();
+    for partition in partition {
+        range = range.with_partition(*partition);
+    }
+    if let Some(offsets) = offsets {
+        range = range.with_offsets(offsets.from..offsets.to);
+    }
+    for key in key {
+        range = range.with_key(key.clone());
+    }
+    for Attribute(name, value) in header {
+        range = range.with_header(name.clone(), value.clone());
+    }
+    range
+}
 
 /// Broker and topic that `kafka://…` names.
 #[derive(Clone, Debug)]
@@ -35,56 +51,9 @@ impl Broker {
         KafkaLetters::new(&self.brokers, &*self.topic)
     }
 
-    /// The letters that are meant.
+    /// The letters that are meant, for a replay.
     pub(super) fn letters(&self, at_kafka: &AtKafkaArgs) -> KafkaLetters {
-        self.read(at_kafka, None, false)
-    }
-
-    /// The same for verbs that only look, where those since some time are all that is read; what a reading of all costs is
-    /// said before.
-    pub(super) fn looked_at(
-        &self,
-        at_kafka: &AtKafkaArgs,
-        since: Option<Timestamp>,
-    ) -> KafkaLetters {
-        self.read(at_kafka, since, since.is_none())
-    }
-
-    fn read(
-        &self,
-        at_kafka: &AtKafkaArgs,
-        since: Option<Timestamp>,
-        says_cost: bool,
-    ) -> KafkaLetters {
-        let AtKafkaArgs { partition, offsets, key, header } = at_kafka;
-        let mut range = ScanRange::new();
-        for partition in partition {
-            range = range.with_partition(*partition);
-        }
-        if let Some(offsets) = offsets {
-            range = range.with_offsets(offsets.from..offsets.to);
-        }
-        for key in key {
-            range = range.with_key(key.clone());
-        }
-        for Attribute(name, value) in header {
-            range = range.with_header(name.clone(), value.clone());
-        }
-        if let Some(since) = since {
-            range = range.with_since(since);
-        }
-        let bar = Progress::of(0, "records read");
-        let (shown, is_said) = (self.shown.clone(), AtomicBool::new(!says_cost));
-        self.log().with_range(range).with_progress(move |progress| {
-            if !is_said.swap(true, Ordering::Relaxed) {
-                broker::say_cost(&shown, progress.total, None);
-            }
-            bar.set_total(progress.total);
-            bar.set(progress.read);
-            if progress.read >= progress.total {
-                bar.end();
-            }
-        })
+        self.log().with_range(range(at_kafka))
     }
 
     /// Checks that the cluster responds, and has the topic.

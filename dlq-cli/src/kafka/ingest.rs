@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dlq_core::log::Log;
+use dlq_core::log::Log as _;
 use dlq_kafka::KafkaLetters;
 
 use super::Broker;
@@ -26,7 +26,7 @@ pub(super) async fn run(
     let mark = at.mark_of(&log).await?;
     let into = broker::store(&args, mark.as_slice(), &at.shown, &group).await?;
     let log = if args.once { log.until_end().patience(AWAY) } else { log };
-    let entries = Log::follow(&log, into.name.clone(), args.lease).await;
+    let entries = log.follow(into.name.clone(), args.lease).await;
     let entries = entries.map_err(|error| at.failed(error))?;
     broker::drain(entries, into, telling, &at.shown, out, &args, std::future::pending()).await
 }

@@ -13,7 +13,7 @@ pub(crate) use serve::Measured;
 
 use std::process::ExitCode;
 
-use dlq_core::store::BoxLetters;
+use dlq_core::log::Range;
 use dlq_kafka::Ladder;
 
 use crate::broker::{self, Mark};
@@ -30,7 +30,6 @@ pub(crate) async fn run(
     broker::refuse_held(&mut command)?;
     let at_kafka = command.filter().map(|filter| std::mem::take(&mut filter.at_kafka));
     let at_kafka = at_kafka.unwrap_or_default();
-    let since = command.filter().and_then(|filter| filter.since());
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,
         Command::Check(args) => check::run(at, &mut out, args.at_broker).await?,
@@ -46,10 +45,25 @@ pub(crate) async fn run(
             let marks = at.marks().await?;
             return Err(Mark::no_changes(&marks, &at.shown, command.name()));
         }
-        command => {
+        mut command => {
             at.find().await?;
-            let letters = BoxLetters::new(at.looked_at(&at_kafka, since));
-            return broker::look(letters, out, &at.shown, command).await;
+            let log = at.log();
+            let offsets = log.offsets().await.map_err(|error| at.failed(error))?;
+            let kept = connect::range(&at_kafka);
+            if let Some(unknown) = at_kafka.partition.iter().find(|of| !offsets.contains_key(of)) {
+                return Err(CliError::refused(format!(
+                    "{} has no partition {unknown}; it has {}, from 0",
+                    at.shown,
+                    offsets.len()
+                )));
+            }
+            let messages: Vec<u64> = offsets.into_values().collect();
+            let range = broker::range(&mut command, &messages);
+            if range == Range::all() {
+                broker::say_cost(&at.shown, messages.iter().sum(), None);
+            }
+            let read = broker::read_kept(log, range, |row| kept.includes(row)).await?;
+            return broker::look(read.letters.clone(), out, &at.shown, command).await;
         }
     };
     out.end(exit)

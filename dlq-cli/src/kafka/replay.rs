@@ -1,13 +1,16 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use dlq_core::log::Range;
 use dlq_core::policy::duration;
 use dlq_core::protocol::names;
 use dlq_core::store::{BoxLetters, Letters as _, Selection};
 use dlq_core::{Filter, PageRequest};
 use dlq_kafka::{KafkaReplay, KafkaTarget, Replayed};
+use dlq_letters::memory::MemoryStore;
 use serde_json::json;
 
+use super::connect::range;
 use super::{Broker, ladder};
 use crate::ask;
 use crate::broker::{self, Mark, Replaying};
@@ -30,7 +33,15 @@ pub(super) async fn run(
     at.find().await?;
     Mark::refuse_kept(&at.marks().await?, &at.shown)?;
     let letters = at.letters(at_kafka);
-    let all = BoxLetters::new(letters.clone());
+    // Where no letter is named and nothing is hinted at, the plan alone reads them.
+    let read = if args.filter.names_letters() || args.to == "handler" {
+        let kept = range(at_kafka);
+        Some(broker::read_kept(at.log(), Range::all(), |row| kept.includes(row)).await?)
+    } else {
+        None
+    };
+    let none = || BoxLetters::new(MemoryStore::new());
+    let all = read.as_ref().map_or_else(none, |read| read.letters.clone());
     let filter = args.filter.clone().resolve(&all).await?;
     must_exist(&all, &at.shown, &filter).await?;
     if !args.change.all && *at_kafka == AtKafkaArgs::default() {

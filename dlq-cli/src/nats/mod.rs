@@ -41,7 +41,7 @@ pub(crate) async fn run(
                     return Err(Mark::no_changes(&marks, &at.shown, command.name()));
                 }
                 let (messages, bytes) = at.extent().await?;
-                let mut range = broker::range(&mut command, messages);
+                let mut range = broker::range(&mut command, &[messages]);
                 let has_payloads = !broker::needs_headers_only(&command);
                 if range == Range::all() {
                     broker::say_cost(&at.shown, messages, has_payloads.then_some(bytes));

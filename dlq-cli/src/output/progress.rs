@@ -77,12 +77,6 @@ impl Progress {
         self.0.set_position(done);
     }
 
-    /// There are this many in all.
-    #[cfg(feature = "kafka")]
-    pub(crate) fn set_total(&self, total: u64) {
-        self.0.set_length(total);
-    }
-
     /// Shows no time left any more: nothing is known of it while nothing is done.
     pub(crate) fn stall(&self) {
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}") {

@@ -55,7 +55,7 @@ pub(super) async fn run(
                 return Err(broker::Mark::no_changes(&[], shown, command.name()));
             }
             let entries = letters.entries().await.map_err(|error| at.failed(error))?;
-            let range = broker::range(&mut command, entries);
+            let range = broker::range(&mut command, &[entries]);
             if range == Range::all() {
                 broker::say_cost(shown, entries, None);
             }

@@ -64,7 +64,7 @@ pub(crate) async fn run(
                 return Err(Mark::no_changes(&at.marks().await?, &at.shown, command.name()));
             }
             let entries = at.letters.entries().await.map_err(|error| at.failed(error))?;
-            let range = range(&mut command, entries);
+            let range = range(&mut command, &[entries]);
             if range == Range::all() {
                 say_cost(&at.shown, entries, None);
             }

@@ -23,6 +23,8 @@ use crate::record::Record;
 pub(super) enum Says {
     /// The content of the ledger.
     Sent,
+    /// Nothing: whoever reads them asks the ledger.
+    Nothing,
 }
 
 pub(super) struct ReadEntries {
@@ -52,13 +54,12 @@ impl ReadEntries {
             None => BTreeMap::new(),
         };
         let mut spans = spans(&there, &range, &since);
-        let total = spans.iter().map(Span::len).sum();
         if range.for_ever {
             spans.iter_mut().for_each(|span| span.to = u64::MAX);
         }
         // What is still to be written has no order in time yet.
         let sequence = if range.for_ever { Sequence::AsItComes } else { Sequence::BY_TIME };
-        let records = lookup.scan_in(topic, vec![spans], sequence, range.for_ever, total);
+        let records = lookup.scan_in(topic, vec![spans], sequence, range.for_ever);
         Ok(Self {
             records: records.map_err(unread)?,
             since: range.since,

@@ -80,8 +80,7 @@ impl ExtentReader {
         let mut found: BTreeMap<_, _> =
             spans.iter().map(|span| (span.partition, (span.from, None))).collect();
         let KafkaLetters { lookup, topic, .. } = &self.letters;
-        let total = spans.len() as u64;
-        let mut records = lookup.scan(topic, vec![spans], false, total).map_err(unread)?;
+        let mut records = lookup.scan(topic, vec![spans]).map_err(unread)?;
         while let Some(record) = records.next().await.map_err(unread)? {
             found.insert(record.partition, (record.offset, record.timestamp));
         }

@@ -5,11 +5,11 @@ use dlq_core::StoreError;
 use futures_util::{Stream, TryStreamExt, stream};
 
 use super::lookup::{Bounds, Lookup, Partitions};
+use super::picture::Row;
 use super::range::{Span, rounds};
 use super::reading::unread;
 use super::records::Records;
 use super::scan::{Scan, Sequence};
-use super::snapshot::Row;
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::record::Record;
@@ -31,34 +31,29 @@ pub(crate) async fn newest(
         from: begin.max(end.saturating_sub(offsets)),
         to: end,
     };
-    let spans: Vec<_> = there.into_iter().map(span).collect();
-    let total = spans.iter().map(Span::len).sum();
-    lookup.scan(&topic, vec![spans], false, total)
+    lookup.scan(&topic, vec![there.into_iter().map(span).collect()])
 }
 
 impl Lookup {
-    /// Reads these spans; `total` is how many offsets there are to be read now.
+    /// Reads these spans.
     pub(super) fn scan(
         &self,
         topic: &Arc<str>,
         rounds: Vec<Vec<Span>>,
-        follow: bool,
-        total: u64,
     ) -> Result<Records, SetupError> {
-        self.scan_in(topic, rounds, Sequence::AsItComes, follow, total)
+        self.scan_in(topic, rounds, Sequence::AsItComes, false)
     }
 
-    /// The same in a sequence.
+    /// The same in a sequence; one that follows goes on with what is written later.
     pub(super) fn scan_in(
         &self,
         topic: &Arc<str>,
         rounds: Vec<Vec<Span>>,
         sequence: Sequence,
         follow: bool,
-        total: u64,
     ) -> Result<Records, SetupError> {
         let (brokers, topic) = (self.brokers.clone(), Arc::clone(topic));
-        Scan { brokers, topic, rounds, sequence, follow }.run(total)
+        Scan { brokers, topic, rounds, sequence, follow }.run()
     }
 
     /// The records at these places, and others between them, as far as they are there; and which of them may not be to be
@@ -98,9 +93,7 @@ impl Lookup {
             }
             (bounds.begin..bounds.end).contains(offset)
         });
-        let rounds = rounds(places);
-        let total = rounds.iter().flatten().map(Span::len).sum();
-        Ok((self.scan(&topic, rounds, false, total)?, later))
+        Ok((self.scan(&topic, rounds(places))?, later))
     }
 
     /// These rows with the records at their places in the topic, as far as they are there.

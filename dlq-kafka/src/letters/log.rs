@@ -57,6 +57,12 @@ impl Log for KafkaLetters {
         let letter = |place: &Origin| found.get(&here(place)?).cloned();
         Ok(places.iter().map(letter).collect())
     }
+
+    /// Fetches messages from where letters say that they stand. A letter whose message has gone gets the attribute
+    /// `kafka.pointer.gone`, and one whose message may not or cannot be read `kafka.pointer.unread`, which says why.
+    async fn complete(&self, letters: Vec<DeadLetter>) -> Result<Vec<DeadLetter>, StoreError> {
+        self.pointed_to(letters).await
+    }
 }
 
 /// Entries of a topic of dead letters: of a reading, or of a member of a group that follows.

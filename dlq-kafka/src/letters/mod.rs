@@ -8,6 +8,7 @@ mod follow;
 mod ledger;
 mod log;
 mod lookup;
+mod picture;
 mod pointed;
 mod range;
 mod reading;
@@ -16,27 +17,22 @@ mod replay;
 mod scan;
 mod send;
 mod sent;
-mod snapshot;
 mod stored;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::StoreError;
 use dlq_core::log::IngestMark;
-use tokio::sync::Mutex;
-
 pub use extent::{Extent, ExtentReader};
 pub use follow::find_topic;
 pub use log::KafkaEntries;
 pub use range::ScanRange;
-pub use reading::LetterScan;
-pub use records::ScanProgress;
 pub use replay::{
     KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped, Subscriber,
 };
 pub use send::KafkaTarget;
-pub use stored::StoredLetter;
 
 pub(crate) use aside::{aside, leave};
 pub(crate) use fetch::newest;
@@ -46,43 +42,51 @@ pub(crate) use replay::listeners;
 pub(crate) use stored::{GROUP, POINTER};
 
 use crate::Brokers;
-use snapshot::Snapshot;
 
 /// For how long a message is waited for whose topic alone is away.
 const AWAY: Duration = Duration::from_secs(60);
 
-/// The letters of a topic, as [`Letters`](dlq_core::store::Letters): listed, filtered, grouped and counted as a store
-/// does it.
+/// The letters of a topic, as a [`Log`](dlq_core::log::Log): read into an engine, or followed into a store.
 ///
-/// Whatever is in the topic is a letter: ours, those of the [dialects](crate::dialect), and what nothing is known of.
-/// Several copies of a death are one letter, of several deaths of a message the latest counts, and the same death with
-/// other bytes is a second letter, as in a store. Which of two was first says the timestamp of the record, then the
-/// partition, then the offset, so that all readers agree.
+/// ```no_run
+/// use dlq_core::log::Range;
+/// use dlq_core::store::Letters as _;
+/// use dlq_core::{BoxError, Filter};
+/// use dlq_kafka::{Brokers, KafkaLetters, Reading};
 ///
-/// # At the cluster
+/// async fn count(brokers: &Brokers) -> Result<u64, BoxError> {
+///     let letters = KafkaLetters::new(brokers, "payments.dlq");
+///     Ok(Reading::of(letters, Range::all()).await?.count(Filter::new()).await?)
+/// }
+/// ```
+///
+/// Whatever is in the topic is a letter: ours, those of the [dialects](crate::dialect), and what nothing is known of. Several
+/// copies of a death are one letter, of several deaths of a message the latest counts, and the same death with other bytes is
+/// a second letter, as in a store.
+///
+/// # Reading
+///
+/// Records of different partitions come by their timestamps, then by partition, so that all readers agree which of two was
+/// first. A reading [without an end](dlq_core::log::Range::for_ever) yields them as they come; each partition keeps its order.
+/// Payloads are always read: brokers cannot leave them out.
 ///
 /// Reading needs the permissions `Describe` and `Read` of the topic, and changes nothing: there is no group to join, and
 /// no offset is committed. (The client wants a group all the same, and is given the name `dlq.letters`; it may do
 /// without permission for that.) Records of transactions that were aborted, or have not ended, are not seen.
 ///
-/// A topic of dead letters keeps what it has by time or size, and has no compaction: a letter that is compacted away is
-/// not missed before the topic is read from its beginning again. A topic that was deleted and made anew is seen to be
-/// another unless it has the very offsets of the old one.
-///
 /// # Pointers
 ///
-/// Some letters have no message with them and only say where it stands: those of share groups that copy no records, in
-/// the attribute `kafka.pointer`. The message is fetched from there when the letter is asked for. When it has gone,
-/// [`get`](dlq_core::store::Letters::get) gives the letter with the attribute `kafka.pointer.gone`; when it may not or
-/// cannot be read, with the attribute `kafka.pointer.unread`, which says why. [`stored`](Self::stored) fails. Letters beside
-/// it are not concerned.
+/// Some letters have no message with them and only say where it stands, in the attribute `kafka.pointer`: those of share
+/// groups that copy no records, and those of ours that are too large. The message is fetched from there when the letter is
+/// [shown](dlq_core::log::Log::complete). When it has gone, the letter comes with the attribute `kafka.pointer.gone`; when it
+/// may not or cannot be read, with the attribute `kafka.pointer.unread`, which says why. Letters beside it are not concerned.
 ///
 /// # What was sent back
 ///
-/// That is in the ledger, which needs the same permissions where it is there. A letter of which it cannot be known, because
-/// its record there is none of this version, the ledger may not be read, or it is of another alias of the cluster, by which
-/// letters of others have other identities, has the attribute `replays.unclear`, which says what to do. By another alias
-/// nothing is [sent back](crate::KafkaReplay).
+/// That is in the ledger, which needs the same permissions where it is there. It is read when a reading begins. A letter of
+/// which it cannot be known, because its record there is none of this version, the ledger may not be read, or it is of another
+/// alias of the cluster, by which letters of others have other identities, has the attribute `replays.unclear`, which says
+/// what to do. By another alias nothing is [sent back](crate::KafkaReplay).
 ///
 /// # Following
 ///
@@ -130,25 +134,12 @@ const AWAY: Duration = Duration::from_secs(60);
 /// So is a partition whose next records cannot be read, because they are compressed in a way that this build lacks, or are
 /// damaged: it names them, and passes nothing over. It comes once the rest was yielded from entries that
 /// [end](Self::until_end); from others it passes (`Unavailable`), comes again while it is so, and the rest goes on.
-///
-/// # When a reader dies
-///
-/// Nothing is written anywhere, so there is nothing to be put right.
-///
-/// # Cost
-///
-/// The topic is read from its beginning when it is first asked for, and from where it was read to when something was
-/// written since; when something was removed, it is read from its beginning again. Clones share what was read. Letters
-/// are kept without payloads of more than 1 KiB, and need one to three KiB each. For millions of letters there are
-/// stores.
 #[derive(Clone)]
 pub struct KafkaLetters {
     lookup: Lookup,
     topic: Arc<str>,
     ledger: Arc<str>,
     range: ScanRange,
-    progress: Option<Arc<dyn Fn(ScanProgress) + Send + Sync>>,
-    kept: Arc<Mutex<Option<Arc<Snapshot>>>>,
     group: Option<Arc<str>>,
     ends: bool,
     patience: Duration,
@@ -164,21 +155,29 @@ impl KafkaLetters {
             ledger: format!("{topic}.replays").into(),
             topic,
             range: ScanRange::new(),
-            progress: None,
-            kept: Arc::default(),
             group: None,
             ends: false,
             patience: AWAY,
         }
     }
 
-    /// Only the letters whose records are of this range: of several deaths of a message the latest counts, wherever that
-    /// stands, so that a death is not taken for the last one because those after it are out of the range. Partitions
-    /// are read as far as that needs: from `since` to the end, or else all. Defaults to all letters.
+    /// Returns the number of offsets of each partition, which is that of its records unless transactions or compaction have
+    /// left gaps.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::marks`](dlq_core::log::Log::marks).
+    pub async fn offsets(&self) -> Result<BTreeMap<u32, u64>, StoreError> {
+        let there = self.lookup.partitions(&self.topic).await.map_err(reading::unread)?;
+        Ok(there.into_iter().map(|(partition, at)| (partition, at.end - at.begin)).collect())
+    }
+
+    /// Sets which letters a [replay](KafkaReplay) sends: those whose records are of this range. Of several deaths of a message
+    /// the latest counts, wherever that stands, so that a death is not taken for the last one because those after it are out
+    /// of the range. Defaults to all letters.
     #[must_use]
     pub fn with_range(mut self, range: ScanRange) -> Self {
         self.range = range;
-        self.kept = Arc::default();
         self
     }
 
@@ -188,15 +187,6 @@ impl KafkaLetters {
     #[must_use]
     pub fn with_ledger(mut self, topic: impl Into<Arc<str>>) -> Self {
         self.ledger = topic.into();
-        self.kept = Arc::default();
-        self
-    }
-
-    /// Calls this while the topic is read: at the beginning, about every 256 records, and at the end. Defaults to
-    /// nothing.
-    #[must_use]
-    pub fn with_progress(mut self, tell: impl Fn(ScanProgress) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(tell));
         self
     }
 
@@ -276,8 +266,6 @@ impl std::fmt::Debug for KafkaLetters {
 }
 
 const _: () = {
-    const fn letters<L: dlq_core::store::Letters + Clone>() {}
-    letters::<KafkaLetters>();
-    const fn log<L: dlq_core::log::Log>() {}
+    const fn log<L: dlq_core::log::Log + Clone>() {}
     log::<KafkaLetters>();
 };

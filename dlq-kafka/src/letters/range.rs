@@ -1,19 +1,19 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
-use dlq_core::{DeadLetter, Timestamp};
+use dlq_core::DeadLetter;
 
-use super::lookup::{Bounds, Partitions};
+use super::lookup::Partitions;
 use crate::error::SetupError;
 
-/// Selection of records of a topic. All conditions have to hold.
+/// Selection of letters of a topic, by where their records stand and by their messages. All conditions have to hold.
 ///
 /// ```
 /// use dlq_kafka::ScanRange;
 ///
 /// let range = ScanRange::new().with_partition(3).with_offsets(1_000..2_000);
-/// assert!(range.contains(3, 1_000, None) && !range.contains(3, 2_000, None));
+/// assert!(range.contains(3, 1_000) && !range.contains(3, 2_000));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
@@ -21,8 +21,6 @@ pub struct ScanRange {
     partitions: BTreeSet<u32>,
     from: u64,
     to: Option<u64>,
-    since: Option<Timestamp>,
-    until: Option<Timestamp>,
     keys: BTreeSet<Bytes>,
     headers: Vec<(Bytes, Bytes)>,
 }
@@ -54,18 +52,6 @@ impl ScanRange {
         self
     }
 
-    /// Only records with a timestamp of this time or later.
-    pub fn with_since(mut self, since: Timestamp) -> Self {
-        self.since = Some(since);
-        self
-    }
-
-    /// Only records with a timestamp before this time.
-    pub fn with_until(mut self, until: Timestamp) -> Self {
-        self.until = Some(until);
-        self
-    }
-
     /// Adds a key. Without any, messages with any key or none are meant.
     pub fn with_key(mut self, key: impl Into<Bytes>) -> Self {
         self.keys.insert(key.into());
@@ -90,17 +76,11 @@ impl ScanRange {
             && self.headers.iter().all(|(name, value)| has(name, value))
     }
 
-    /// Returns true if a record with this position and timestamp is selected. A record without a timestamp matches no
-    /// time.
+    /// Returns true if a record with this position is selected.
     #[must_use]
-    pub fn contains(&self, partition: u32, offset: u64, timestamp: Option<Timestamp>) -> bool {
-        let is_now = || {
-            let from = self.since.is_none_or(|since| timestamp.is_some_and(|at| at >= since));
-            from && self.until.is_none_or(|until| timestamp.is_some_and(|at| at < until))
-        };
+    pub fn contains(&self, partition: u32, offset: u64) -> bool {
         (self.partitions.is_empty() || self.partitions.contains(&partition))
             && (self.from..self.to.unwrap_or(u64::MAX)).contains(&offset)
-            && is_now()
     }
 
     /// Returns true if there is no condition.
@@ -109,37 +89,15 @@ impl ScanRange {
         *self == Self::default()
     }
 
-    pub(super) fn since(&self) -> Option<Timestamp> {
-        self.since
-    }
-
-    /// Returns the spans of `there` to read, if records of the time begin at `begins`.
-    pub(super) fn spans(
-        &self,
-        topic: &str,
-        there: &Partitions,
-        begins: &BTreeMap<u32, u64>,
-    ) -> Result<Vec<Span>, SetupError> {
-        if let Some(unknown) = self.partitions.iter().find(|wanted| !there.contains_key(wanted)) {
-            let count = there.len();
-            let text = format!("`{topic}` has no partition {unknown}; it has {count}, from 0");
-            return Err(SetupError::NotFound(text));
-        }
-        let wanted = there.iter().filter(|(partition, _)| {
-            self.partitions.is_empty() || self.partitions.contains(partition)
-        });
-        let span = |(partition, bounds): (&u32, &Bounds)| {
-            let begin = begins.get(partition).copied().unwrap_or(0);
-            let from = bounds.begin.max(self.from).max(begin);
-            let to = self.to.map_or(bounds.end, |to| to.min(bounds.end));
-            Span { partition: *partition, from, to }
+    /// Fails if a topic has none of the partitions that are asked for.
+    pub(super) fn check(&self, topic: &str, there: &Partitions) -> Result<(), SetupError> {
+        let Some(unknown) = self.partitions.iter().find(|wanted| !there.contains_key(wanted))
+        else {
+            return Ok(());
         };
-        Ok(wanted.map(span).collect())
-    }
-
-    /// Returns the end of the range in every partition, whatever is there yet.
-    pub(super) fn to(&self) -> u64 {
-        self.to.unwrap_or(u64::MAX)
+        let count = there.len();
+        let text = format!("`{topic}` has no partition {unknown}; it has {count}, from 0");
+        Err(SetupError::NotFound(text))
     }
 }
 
@@ -188,6 +146,7 @@ pub(super) fn rounds(mut places: Vec<(u32, u64)>) -> Vec<Vec<Span>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lookup::Bounds;
     use super::*;
 
     #[test]
@@ -204,21 +163,22 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_cut_to_what_is_there() {
-        let there = Partitions::from([
-            (0, Bounds { begin: 10, end: 20 }),
-            (1, Bounds { begin: 0, end: 5 }),
-        ]);
-        let spans = |range: &ScanRange| {
-            let spans = range.spans("orders.dlq", &there, &BTreeMap::new()).unwrap();
-            spans.iter().map(|span| (span.partition, span.from, span.len())).collect::<Vec<_>>()
-        };
-        assert_eq!(spans(&ScanRange::new()), [(0, 10, 10), (1, 0, 5)]);
-        assert_eq!(spans(&ScanRange::new().with_offsets(3..=12)), [(0, 10, 3), (1, 3, 2)]);
-        assert_eq!(spans(&ScanRange::new().with_partition(1).with_offsets(9..)), [(1, 9, 0)]);
+    fn a_partition_that_is_not_there_is_named() {
+        let there = Partitions::from([(0, Bounds { begin: 10, end: 20 })]);
+        assert!(ScanRange::new().with_partition(0).check("orders.dlq", &there).is_ok());
         let unknown = ScanRange::new().with_partition(2);
-        let error = unknown.spans("orders.dlq", &there, &BTreeMap::new()).unwrap_err().to_string();
+        let error = unknown.check("orders.dlq", &there).unwrap_err().to_string();
         assert!(error.contains("orders.dlq") && error.contains("partition 2"), "{error}");
+    }
+
+    #[test]
+    fn offsets_are_from_and_to_before() {
+        let found =
+            |range: &ScanRange| (0..9).filter(|n| range.contains(0, *n)).collect::<Vec<_>>();
+        assert_eq!(found(&ScanRange::new().with_offsets(3..=4)), [3, 4]);
+        assert_eq!(found(&ScanRange::new().with_offsets(..2)), [0, 1]);
+        assert_eq!(found(&ScanRange::new().with_offsets(7..)), [7, 8]);
+        assert!(found(&ScanRange::new().with_partition(1)).is_empty());
     }
 
     #[test]
@@ -238,16 +198,5 @@ mod tests {
         ] {
             assert_eq!(range.selects(&letter), is_meant, "{range:?}");
         }
-    }
-
-    #[test]
-    fn times_are_from_and_to_before() {
-        let at = |millis| Some(Timestamp::from_millis(millis));
-        let range = ScanRange::new()
-            .with_since(Timestamp::from_millis(5))
-            .with_until(Timestamp::from_millis(7));
-        let found: Vec<i64> = (0..9).filter(|n| range.contains(0, 0, at(*n))).collect();
-        assert_eq!(found, [5, 6]);
-        assert!(!range.contains(0, 0, None) && ScanRange::new().contains(0, 0, None));
     }
 }

@@ -1,7 +1,7 @@
 use dlq_core::{DeadLetter, Origin, Position};
 
+use super::picture::Row;
 use super::pointed::Unread;
-use super::snapshot::{Place, Row};
 use crate::dialect;
 use crate::ladder::is_topic;
 use crate::record::Record;
@@ -19,24 +19,6 @@ const GONE: &str = "kafka.pointer.gone";
 
 /// The attribute of a letter whose message cannot be read, with the reason.
 const UNREAD: &str = "kafka.pointer.unread";
-
-/// A letter and where it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct StoredLetter {
-    /// The letter.
-    pub letter: DeadLetter,
-    /// Its partition in the topic of dead letters.
-    pub partition: u32,
-    /// Its offset there.
-    pub offset: u64,
-}
-
-impl StoredLetter {
-    pub(super) fn new(letter: DeadLetter, place: Place) -> Self {
-        Self { letter, partition: place.partition, offset: place.offset }
-    }
-}
 
 /// Position of a message that is not stored with its letter.
 #[derive(Clone, Debug, PartialEq, Eq)]

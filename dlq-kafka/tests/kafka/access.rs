@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use dlq_core::log::{Content, Entries as _, Entry};
-use dlq_core::store::Letters as _;
 use dlq_core::{
     Filter, OperationId, PageRequest, Sink as _, Status, StoreErrorKind, Timestamp,
     TransportErrorKind,
@@ -20,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::fixture::start_with;
 use crate::fixture_feed::follow;
+use crate::fixture_reading::Look as _;
 use crate::fixture_topics::{Operator, PATIENCE, available, is, one, ours};
 
 pub(crate) const TOPIC: i8 = 2;

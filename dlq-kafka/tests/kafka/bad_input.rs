@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use dlq_core::log::Entries as _;
 use dlq_core::protocol::on_death;
-use dlq_core::store::Letters as _;
 use dlq_core::{
     Classification, Clock as _, DeadLetter, DelayedRetry, DeliveredFrom, Delivery, Disposition,
     Filter, History, LetterId, Message, Origin, Position, RetryQueue as _, Settle as _, Sink as _,
@@ -26,6 +25,7 @@ use crate::access::{DESCRIBE, GROUP, READ, TOPIC, WRITE, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available, handle, next, number};
 use crate::fixture_bad_input::{Warnings, produce_raw};
 use crate::fixture_feed::{confirm, follow};
+use crate::fixture_reading::Look as _;
 use crate::topic;
 
 /// What a source says next. A delivery that was in flight when its partition was taken away comes again.
@@ -521,7 +521,7 @@ async fn g8_a_header_whose_name_is_not_text_stops_nobody_and_is_told_once() {
     }
     // Nor does it stop who reads the same as letters, at once or as they come.
     let letters = KafkaLetters::new(&place.brokers, &*place.topic);
-    let read = letters.read(&Filter::new()).await;
+    let read = letters.all().await;
     let unreadable: Vec<_> = read.unwrap().into_iter().map(|read| read.letter).collect();
     let of = |letter: &DeadLetter| letter.attributes.get(UNREADABLE_HEADERS).cloned();
     let one = || Some("1".to_owned());

@@ -18,7 +18,9 @@ use dlq_kafka::{
     KafkaTransport, Ladder,
 };
 use dlq_services::Running;
-use dlq_testkit::broker::{Arrived, BrokerFixture, LogFixture, Mark, ReplaySpec, ReplayTarget};
+use dlq_testkit::broker::{
+    Arrived, BrokerFixture, LogFixture, LogLetters, Mark, ReplaySpec, ReplayTarget,
+};
 use dlq_testkit::fixtures::letter;
 use tokio::sync::OnceCell;
 
@@ -88,7 +90,7 @@ impl LogFixture for KafkaLettersFixture {
 }
 
 impl BrokerFixture for KafkaLettersFixture {
-    type Letters = KafkaLetters;
+    type Letters = LogLetters<KafkaLetters>;
     type Replay = KafkaReplay;
     type Feed = KafkaEntries;
     type Source = KafkaSource;
@@ -175,11 +177,11 @@ impl BrokerFixture for KafkaLettersFixture {
         Some((shown, letter(9).id))
     }
 
-    fn letters(&self) -> KafkaLetters {
-        self.shop.letters()
+    fn letters(&self) -> LogLetters<KafkaLetters> {
+        LogLetters::new(self.log())
     }
 
-    fn replay(&self, letters: &KafkaLetters, spec: ReplaySpec) -> KafkaReplay {
+    fn replay(&self, letters: &LogLetters<KafkaLetters>, spec: ReplaySpec) -> KafkaReplay {
         let target = match spec.target {
             ReplayTarget::Origin => KafkaTarget::Origin { keep_partition: false },
             ReplayTarget::Handler => KafkaTarget::Handler(ladder()),
@@ -187,7 +189,7 @@ impl BrokerFixture for KafkaLettersFixture {
             ReplayTarget::Nowhere => KafkaTarget::Topic(format!("{}-nobody", self.shop.topic)),
         };
         let rules = spec.rules;
-        let replay = KafkaReplay::new(letters, spec.filter, target, rules.operation)
+        let replay = KafkaReplay::new(letters.log(), spec.filter, target, rules.operation)
             .with_limit(rules.limit)
             .with_cap(rules.cap);
         let replay = if rules.again { replay.again() } else { replay };
@@ -225,7 +227,7 @@ impl BrokerFixture for KafkaLettersFixture {
     async fn feed(&self, store: &str, ends: bool) -> Result<KafkaEntries, StoreError> {
         let log = self.log();
         let log = if ends { log.until_end() } else { log };
-        Log::follow(&log, store.to_owned(), LEASE).await
+        log.follow(store.to_owned(), LEASE).await
     }
 
     async fn marks(&self) -> Vec<Mark> {

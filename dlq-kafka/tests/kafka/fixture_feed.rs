@@ -129,7 +129,7 @@ pub(crate) async fn follow(
     store: &str,
     lease: Duration,
 ) -> Result<KafkaEntries, StoreError> {
-    Log::follow(letters, store.to_owned(), lease).await
+    letters.follow(store.to_owned(), lease).await
 }
 
 /// Confirms what was yielded, once the group lets it.

@@ -13,7 +13,7 @@ use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaLetters, ScanProgress};
+use dlq_kafka::{Brokers, KafkaLetters};
 use dlq_services::Running;
 
 use crate::fixture::start;
@@ -184,29 +184,4 @@ pub(crate) fn fill<'a>(
     record.key = message.key().map(|key| &key[..]);
     record.payload = message.payload().map(|payload| &payload[..]);
     record
-}
-
-/// What reading tells of how far it is.
-#[derive(Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<ScanProgress>>>);
-
-impl Told {
-    pub(crate) fn hear(&self, letters: KafkaLetters) -> KafkaLetters {
-        let told = Arc::clone(&self.0);
-        letters.with_progress(move |progress| {
-            told.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
-        })
-    }
-
-    /// How many offsets each reading since the last call was about, all of which have been read.
-    pub(crate) fn totals(&self) -> Vec<u64> {
-        let told = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        assert!(told.iter().all(|progress| progress.read <= progress.total), "{told:?}");
-        let ends = told.chunk_by(|one, next| {
-            next.read > one.read || next.read == next.total && next.total == 0
-        });
-        let ends: Vec<ScanProgress> = ends.filter_map(|scan| scan.last().copied()).collect();
-        assert!(ends.iter().all(|end| end.read == end.total), "{ends:?}");
-        ends.iter().map(|end| end.total).collect()
-    }
 }

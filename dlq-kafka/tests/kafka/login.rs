@@ -4,7 +4,6 @@ use std::fmt::{Debug, Display};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlq_core::store::Letters as _;
 use dlq_core::{Filter, Sink as _, Source as _, StoreErrorKind, TransportErrorKind};
 use dlq_kafka::{Brokers, KafkaLag, KafkaLetters, KafkaReplay, KafkaTransport};
 use dlq_services::{Running, Service};
@@ -12,6 +11,7 @@ use dlq_testkit::fixtures::letter;
 
 use crate::fixture::{PATIENCE, Place, available, handle, number, start_as};
 use crate::fixture_feed::follow;
+use crate::fixture_reading::Look as _;
 use crate::fixture_replay::{ORIGIN, operation};
 
 const USER: &str = "ana";

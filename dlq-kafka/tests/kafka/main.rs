@@ -14,6 +14,7 @@ mod fixture;
 mod fixture_bad_input;
 mod fixture_feed;
 mod fixture_letters;
+mod fixture_reading;
 mod fixture_replay;
 mod fixture_topics;
 mod gauges;

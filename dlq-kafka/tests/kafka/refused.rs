@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlq_core::store::Letters as _;
 use dlq_core::{Delivery, ErrorClass, Filter, PageRequest};
 use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
@@ -16,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::access::{DESCRIBE, TOPIC, WRITE, allow_only, guarded};
 use crate::fixture::{PATIENCE, Place, available};
+use crate::fixture_reading::Look as _;
 
 /// Counts what it handles; what is negative dies.
 fn counting(handled: &Arc<Mutex<usize>>) -> HandlerStack {

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use dlq_core::store::Letters as _;
 use dlq_core::{ErrorClass, Filter, PageRequest, Reason};
 use dlq_kafka::rdkafka::ClientConfig;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
@@ -14,6 +13,7 @@ use dlq_services::{Kafka, Service, or_skip};
 use tokio::task::block_in_place;
 
 use crate::fixture::{PATIENCE, start_as};
+use crate::fixture_reading::Look as _;
 use crate::topic::make;
 
 const VERSION: &str = "4.4.0";

@@ -1,6 +1,5 @@
 //! What is written to the topic of dead letters.
 
-use dlq_core::store::Letters;
 use dlq_core::{Filter, Reason, RetryQueue, Sink, StoreErrorKind};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
@@ -9,6 +8,7 @@ use dlq_testkit::fixtures::{hostile_messages, letter};
 use tokio::time::timeout;
 
 use crate::fixture::{PATIENCE, Place, available, next};
+use crate::fixture_reading::Look as _;
 
 async fn sink(place: &Place) -> (KafkaSink, KafkaLetters) {
     let topic = format!("{}.dlq", place.topic);

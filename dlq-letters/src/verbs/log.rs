@@ -1,7 +1,7 @@
 //! Letters that are read from a log, which come to what a store that had got them in this order would have.
 
-use dlq_core::DeadLetter;
 use dlq_core::store::rules::{self, Arrival, Standing};
+use dlq_core::{DeadLetter, LetterId};
 
 use super::each;
 use crate::log::Note;
@@ -101,6 +101,30 @@ impl Verb for Carry {
         each(&self.0, |letter| {
             if rows.letter(letter.id, Depth::Head)?.is_none() {
                 rows.insert(Row::new(letter.clone()));
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+}
+
+/// Forgets rows of a reading.
+#[derive(Debug)]
+pub(crate) struct Forget(pub(crate) Vec<LetterId>);
+
+impl Verb for Forget {
+    type Answer = ();
+
+    fn needs(&self, needs: &mut Needs) {
+        for id in &self.0 {
+            needs.letter(*id, Depth::Head);
+        }
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<(), Stop> {
+        each(&self.0, |id| {
+            if let Some(row) = rows.take(*id, Depth::Head)? {
+                rows.remove(&row);
             }
             Ok(())
         })

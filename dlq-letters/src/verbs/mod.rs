@@ -15,7 +15,7 @@ pub(crate) use claim::ClaimDue;
 pub(crate) use dedup::{Collapse, Group, Seen, Survey};
 pub(crate) use dispatch::{Record, Succeed, Take};
 pub(crate) use hold::{EndClaims, Extend};
-pub(crate) use log::{Add, Carry};
+pub(crate) use log::{Add, Carry, Forget};
 pub(crate) use maintenance::{DeletePage, EditLetter, Entry, MarkPage, Step};
 pub(crate) use operate::{Begun, Freeze, Start, Steer, Withdraw, unknown};
 pub(crate) use put::{Enqueue, Put, Restore};

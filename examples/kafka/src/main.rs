@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use tower_dlq::consumer::Consumer;
 use tower_dlq::core::idempotency::memory::MemoryIdempotency;
+use tower_dlq::core::log::Range;
 use tower_dlq::core::{Cause, Clock as _, ErrorClass, Filter, OperationId, SystemClock};
 use tower_dlq::dlq_handler;
 use tower_dlq::extract::{Attempt, Json, State};
 use tower_dlq::kafka::{
-    Brokers, KafkaLag, KafkaLetters, KafkaReplay, KafkaTarget, KafkaTransport, Ladder,
+    Brokers, KafkaLag, KafkaLetters, KafkaReplay, KafkaTarget, KafkaTransport, Ladder, Reading,
 };
 
 use payment::Payment;
@@ -96,9 +97,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("{messages} messages: {charged} charged");
     }
     let mut causes: BTreeMap<String, u32> = BTreeMap::new();
-    let dead = letters.read(&Filter::new()).await?;
-    for stored in &dead {
-        let cause = stored.letter.cause.map_or_else(|| "none".to_owned(), |c| c.to_string());
+    let dead = Reading::of(letters, Range::all()).await?.rows(&Filter::new()).await?;
+    for row in &dead {
+        let cause = row.letter.cause.map_or_else(|| "none".to_owned(), |c| c.to_string());
         *causes.entry(cause).or_default() += 1;
     }
     println!("{} letters in the topic payments.dlq", dead.len());

@@ -12,10 +12,11 @@ use dlq_kafka::rdkafka::consumer::{BaseConsumer, Consumer as _};
 use dlq_kafka::rdkafka::message::Headers as _;
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use dlq_kafka::rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
-use dlq_kafka::{Brokers, KafkaLetters, Record, dialect};
+use dlq_kafka::{Brokers, KafkaLetters, Reading, Record, dialect};
 use dlq_services::Service;
 use dlq_tests::kafka::{LETTERS, PARTITIONS, RETRIES, TOPIC};
 use dlq_tests::work::{Kind, kind};
+use dlq_tower::core::log::Range;
 use dlq_tower::core::protocol::split;
 use dlq_tower::core::{DeadLetter, Filter, Header, Position, Timestamp};
 
@@ -117,8 +118,9 @@ impl World for Kafka {
 
     async fn letters(&self) -> Vec<(u64, DeadLetter)> {
         let letters = KafkaLetters::new(&Brokers::at(&*self.bootstrap), LETTERS);
-        let letters = letters.read(&Filter::new()).await.unwrap().into_iter();
-        letters.map(|stored| (message_of(&stored.letter), stored.letter)).collect()
+        let reading = Reading::of(letters, Range::all()).await.unwrap();
+        let rows = reading.rows(&Filter::new()).await.unwrap().into_iter();
+        rows.map(|row| (message_of(&row.letter), row.letter)).collect()
     }
 }
 

@@ -45,9 +45,8 @@ pub use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped, Sub
 pub(super) use readers::Way;
 
 use super::KafkaLetters;
-use super::lookup::Partitions;
+use super::picture::{Picture, Place};
 use super::send::KafkaTarget;
-use super::snapshot::Place;
 
 /// For how long groups are asked. Each needs a connection of its own.
 const ASKING: Duration = Duration::from_secs(10);
@@ -144,15 +143,14 @@ pub struct KafkaReplay {
 /// Result of a plan.
 #[derive(Clone, Debug)]
 struct Agreed {
-    /// Ends of the partitions.
-    seen: Partitions,
+    picture: Arc<Picture>,
     /// The last place of a letter.
     last: Option<Place>,
 }
 
 impl Agreed {
     fn includes(&self, place: Place) -> bool {
-        let end = self.seen.get(&place.partition).map_or(0, |bounds| bounds.end);
+        let end = self.picture.seen.get(&place.partition).map_or(0, |bounds| bounds.end);
         place.offset < end && Some(place) <= self.last
     }
 }

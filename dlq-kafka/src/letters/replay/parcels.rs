@@ -10,9 +10,9 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
 use super::super::ledger::{Ledger, Marks};
+use super::super::picture::{Place, Row};
 use super::super::reading::Whole;
 use super::super::send::now;
-use super::super::snapshot::{Place, Row};
 use super::Replayed;
 use super::run::Run;
 use crate::dispatch::{OutgoingRecord, REPLAYING, closed, not_taken};

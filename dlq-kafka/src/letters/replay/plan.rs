@@ -5,8 +5,8 @@ use dlq_core::replay::{ReplayPlan, Selected, Skipped};
 use dlq_core::{Death, Filter, StoreError};
 use futures_util::{StreamExt as _, stream};
 
+use super::super::picture::{Picture, Place, Row};
 use super::super::send::{KafkaTarget, Shipment};
-use super::super::snapshot::{Place, Row, Snapshot};
 use super::{Agreed, KafkaReplay, readers, subscribers};
 use crate::dialect::{Gap, UNREADABLE_HEADERS};
 use crate::dispatch::{REPLAYING, refused};
@@ -28,11 +28,11 @@ impl KafkaReplay {
     /// not there or is itself one of dead letters, `InvalidConfig` when the ledger will not do or something is not
     /// permitted, `Unavailable` when the cluster does not answer.
     pub async fn plan(&self) -> Result<ReplayPlan, StoreError> {
-        let snapshot = self.letters.snapshot().await?;
-        let (shipment, selected) = self.prepare(&snapshot, None).await?;
+        let picture = self.letters.picture(None).await?;
+        let (shipment, selected) = self.prepare(&picture, None).await?;
         let mut plan = selected.plan();
         self.note_strangers(&selected, &mut plan.notes);
-        self.note_undated(&snapshot, &mut plan.notes);
+        self.note_undated(&picture, &mut plan.notes);
         let headless = |row: &&&Row| row.letter.attributes.contains_key(UNREADABLE_HEADERS);
         let headless = selected.send.iter().filter(headless).count();
         if headless > 0 {
@@ -54,7 +54,7 @@ impl KafkaReplay {
         let closed = shipment.topics.values().filter_map(|there| there.as_ref().err());
         plan.notes.extend(closed.map(|why| format!("{why}; the letters that go there will fail")));
         let unclear =
-            selected.send.iter().filter_map(|row| snapshot.sent.unclear(&row.letter.death()));
+            selected.send.iter().filter_map(|row| picture.sent.unclear(&row.letter.death()));
         plan.notes.extend(unclear.take(SAMPLE).map(|why| format!("{why}; the letter will fail")));
         let unheard = shipment.unheard.values();
         plan.notes.extend(unheard.map(|why| format!("{why}; the letters that go there will fail")));
@@ -69,7 +69,7 @@ impl KafkaReplay {
             subscribers::find(self.letters.brokers(), &owners, &mut plan).await?;
         }
         plan.notes.sort_unstable();
-        let agreed = Agreed { seen: snapshot.seen.clone(), last: selected.last() };
+        let agreed = Agreed { last: selected.last(), picture: Arc::clone(&picture) };
         *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = Some(agreed);
         Ok(plan)
     }
@@ -81,15 +81,15 @@ impl KafkaReplay {
 
     /// Prepares the letters that were agreed to for sending.
     pub(super) async fn prepare<'a>(
-        &self,
-        snapshot: &'a Snapshot,
+        &'a self,
+        picture: &'a Picture,
         agreed: Option<Agreed>,
     ) -> Result<(Shipment, Selected<'a, Place>), StoreError> {
-        if let Some(why) = snapshot.sent.refuses() {
+        if let Some(why) = picture.sent.refuses() {
             return Err(refused(why.to_owned()));
         }
         let mut shipment = self.shipment();
-        let selected = self.select(&shipment, snapshot, agreed);
+        let selected = self.select(&shipment, picture, agreed);
         let letters = selected.send.iter().map(|row| &row.letter);
         let mut topics = shipment.topics_for(letters);
         if let KafkaTarget::Topic(topic) = &self.target {
@@ -153,25 +153,25 @@ impl KafkaReplay {
 
     /// Splits letters into those that are sent and those that are not.
     fn select<'a>(
-        &self,
+        &'a self,
         shipment: &Shipment,
-        snapshot: &'a Snapshot,
+        picture: &'a Picture,
         agreed: Option<Agreed>,
     ) -> Selected<'a, Place> {
         let is_agreed =
             |row: &&Row| agreed.as_ref().is_none_or(|agreed| agreed.includes(row.place));
-        let rows = snapshot.letters.matching(&self.filter).filter(is_agreed);
-        let sent_by = |death: &Death| snapshot.sent.marks().get(death).map(|mark| mark.operation);
+        let rows = picture.matching(&self.filter).filter(is_agreed);
+        let sent_by = |death: &Death| picture.sent.marks().get(death).map(|mark| mark.operation);
         self.rules.select(rows, sent_by, |letter| shipment.topic_for(letter).err())
     }
 
     /// Says which letters the bounds of time have left out though nobody knows when they died.
-    fn note_undated(&self, snapshot: &Snapshot, notes: &mut Vec<String>) {
+    fn note_undated(&self, picture: &Picture, notes: &mut Vec<String>) {
         let mut whenever: Filter = self.filter.clone();
         (whenever.since, whenever.until) = (None, None);
         let is_left_out =
             |row: &&Row| Gap::DiedAt.is_in(&row.letter) && !self.filter.matches(&row.letter);
-        let undated = snapshot.letters.matching(&whenever).filter(is_left_out).count();
+        let undated = picture.matching(&whenever).filter(is_left_out).count();
         if undated > 0 {
             notes.push(format!(
                 "{undated} more letters do not say when they died, and their messages are older or younger than the bounds of \

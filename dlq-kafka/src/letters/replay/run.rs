@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::aside::{aside, leave};
 use super::super::ledger::{self, Keeps, Ledger, Marks, PATIENCE, random};
+use super::super::picture::{Place, Row};
 use super::super::send::{Shipment, now};
 use super::super::sent::by_another;
-use super::super::snapshot::{Place, Row};
 use super::parcels::{Parcel, next_time};
 use super::{KafkaReplay, Replayed};
 use crate::brokers::Brokers;
@@ -76,8 +76,10 @@ impl KafkaReplay {
         stop: impl Future<Output = ()> + Send,
         tell: impl FnMut(&Replayed) + Send,
     ) -> Result<ReplayReport, StoreError> {
-        let snapshot = self.letters.snapshot().await?;
-        let (shipment, selected) = self.prepare(&snapshot, self.agreed()).await?;
+        let agreed = self.agreed();
+        let before = agreed.as_ref().map(|agreed| Arc::clone(&agreed.picture));
+        let picture = self.letters.picture(before).await?;
+        let (shipment, selected) = self.prepare(&picture, agreed).await?;
         let stopped = Arc::new(Stop::default());
         let _stop = StopOnDrop(Arc::clone(&stopped));
         let mut run = Run {
@@ -86,7 +88,7 @@ impl KafkaReplay {
             shipment,
             report: ReplayReport::default(),
             tell,
-            marks: snapshot.sent.marks(),
+            marks: picture.sent.marks(),
             rows: selected.send.into(),
             parts: VecDeque::new(),
             unsure: HashSet::new(),

@@ -1,10 +1,10 @@
-//! What comes and goes is seen, and only what is new is read.
+//! What comes and goes is seen.
 
 use std::time::Duration;
 #[cfg(target_os = "linux")]
 use std::{collections::BTreeSet, ffi::OsString, fs::DirEntry};
 
-use dlq_core::store::Letters;
+use dlq_core::log::{Entries as _, Log as _, Range};
 use dlq_core::{Filter, StoreErrorKind};
 use dlq_kafka::{Brokers, KafkaLetters, ScanRange};
 use dlq_testkit::fixtures::{died_again, letter};
@@ -12,40 +12,35 @@ use dlq_testkit::fixtures::{died_again, letter};
 use tokio::time::sleep;
 use tokio::time::timeout;
 
-use crate::fixture_letters::{Dead, PATIENCE, Told, available};
+use crate::fixture_letters::{Dead, PATIENCE, available};
+use crate::fixture_reading::{Look as _, at, entries, place};
+use crate::fixture_replay::to_origin;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_what_is_new_is_read() {
+async fn what_comes_and_goes_is_seen() {
     if !available() {
         return;
     }
     let dead = Dead::fresh(3).await;
-    let told = Told::default();
-    let letters = told.hear(dead.letters());
+    let letters = dead.letters();
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 0);
     for n in 0..30 {
         dead.put(i32::try_from(n % 3).unwrap(), &letter(n)).await;
     }
-    told.totals();
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 30);
-    assert_eq!(letters.clone().count(Filter::new()).await.unwrap(), 30);
-    assert_eq!(told.totals(), [30], "clones share what was read");
     dead.put(1, &letter(30)).await;
     dead.put(1, &letter(31)).await;
     dead.put(2, &died_again(&letter(1))).await;
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 32);
-    assert_eq!(told.totals(), [3 + 2], "and the last that was known of both partitions");
     assert_eq!(letters.get(letter(1).id).await.unwrap().unwrap().generation, 1);
     // What claims an identity that another message has is told apart as everyone does who reads all of it.
     let mut other = letter(4);
     other.message = other.message.with_payload(Some("other".into()));
     dead.put(0, &other).await;
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 33);
-    assert_eq!(told.totals(), [2, 34]);
     // Retention takes the first of a partition.
     dead.remove_before(&dead.topic, 0, 1).await;
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 32);
-    assert_eq!(told.totals(), [33]);
     assert_eq!(letters.get(letter(0).id).await.unwrap(), None);
 }
 
@@ -77,31 +72,28 @@ async fn letters_are_seen_as_they_arrive() {
     dead.put(0, &letter(2)).await;
     dead.put(0, &died_again(&letter(1))).await;
     let letters = dead.letters();
-    let range = ScanRange::new().with_partition(0).with_offsets(1..);
-    let mut scan = letters.scan(&range).await.unwrap();
-    let mut seen = Vec::new();
-    while let Some(stored) = scan.next().await.unwrap() {
-        seen.push((stored.offset, stored.letter.death()));
-    }
-    assert_eq!(seen, [(1, letter(2).death()), (2, died_again(&letter(1)).death())], "no collapse");
-    assert_eq!((scan.progress().read, scan.progress().total), (2, 2));
-    let mut follow = letters.follow(&ScanRange::new().with_offsets(2..)).await.unwrap();
-    assert_eq!(follow.next().await.unwrap().unwrap().offset, 2);
+    let seen = entries(&letters, Range::all().from(place(0, 1))).await;
+    let seen: Vec<_> =
+        seen.iter().map(|seen| (at(&seen.place), seen.letter().unwrap().death())).collect();
+    let wanted = [((0, 1), letter(2).death()), ((0, 2), died_again(&letter(1)).death())];
+    assert_eq!(seen, wanted, "no collapse");
+    let mut follow = letters.read(Range::all().from(place(0, 2)).for_ever()).await.unwrap();
+    assert_eq!(at(&follow.next(1).await.unwrap()[0].place), (0, 2));
     // Waiting that is given up loses nothing.
-    assert!(timeout(Duration::from_millis(20), follow.next()).await.is_err());
+    assert!(timeout(Duration::from_millis(20), follow.next(1)).await.is_err());
     dead.put(0, &letter(4)).await;
-    let next = timeout(PATIENCE, follow.next()).await.unwrap().unwrap().unwrap();
-    assert_eq!((next.offset, next.letter.message), (3, letter(4).message));
+    let next = timeout(PATIENCE, follow.next(1)).await.unwrap().unwrap().remove(0);
+    assert_eq!((at(&next.place), &next.letter().unwrap().message), ((0, 3), &letter(4).message));
     dead.kill_and_restart();
     dead.put(0, &letter(5)).await;
     let next = async {
         loop {
-            if let Ok(next) = follow.next().await {
-                return next.unwrap();
+            if let Ok(mut next) = follow.next(1).await {
+                return next.remove(0);
             }
         }
     };
-    assert_eq!(timeout(PATIENCE, next).await.unwrap().offset, 4);
+    assert_eq!(at(&timeout(PATIENCE, next).await.unwrap().place), (0, 4));
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 4, "the same client finds it again");
 }
 
@@ -115,7 +107,7 @@ async fn what_is_wrong_is_told() {
     let unknown = KafkaLetters::new(&dead.brokers, "mistyped.dlq");
     for error in [
         unknown.count(Filter::new()).await.unwrap_err(),
-        unknown.scan(&ScanRange::new()).await.unwrap_err(),
+        unknown.read(Range::all()).await.unwrap_err(),
         unknown.count(Filter::new()).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), StoreErrorKind::NotFound, "and it was not made by asking");
@@ -125,10 +117,8 @@ async fn what_is_wrong_is_told() {
     let odd = KafkaLetters::new(&dead.brokers, "no such\0topic");
     assert!(odd.count(Filter::new()).await.is_err());
     let range = ScanRange::new().with_partition(7);
-    let error = dead.letters().scan(&range).await.unwrap_err();
+    let error = to_origin(&dead.letters().with_range(range), 1).plan().await.unwrap_err();
     assert!(error.kind() == StoreErrorKind::NotFound && error.to_string().contains('7'), "{error}");
-    let error = dead.letters().with_range(range).count(Filter::new()).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::NotFound, "{error}");
     // Nobody listens there.
     let nobody = KafkaLetters::new(&Brokers::at("127.0.0.1:1"), "orders.dlq");
     let error = timeout(PATIENCE, nobody.count(Filter::new())).await.unwrap().unwrap_err();
@@ -156,7 +146,7 @@ fn readers() -> BTreeSet<OsString> {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scan_that_is_dropped_is_over() {
+async fn a_reading_that_is_dropped_is_over() {
     if !available() {
         return;
     }
@@ -165,10 +155,11 @@ async fn a_scan_that_is_dropped_is_over() {
         dead.put(i32::try_from(n % 2).unwrap(), &letter(n)).await;
     }
     let letters = dead.letters();
-    let mut waiting = letters.follow(&ScanRange::new().with_offsets(1_000..)).await.unwrap();
-    assert!(timeout(Duration::from_millis(20), waiting.next()).await.is_err());
-    let mut full = letters.scan(&ScanRange::new()).await.unwrap();
-    assert!(full.next().await.unwrap().is_some());
+    let ends = Range::all().from(place(0, 1_000)).from(place(1, 1_000));
+    let mut waiting = letters.read(ends.for_ever()).await.unwrap();
+    assert!(timeout(Duration::from_millis(20), waiting.next(1)).await.is_err());
+    let mut full = letters.read(Range::all()).await.unwrap();
+    assert_eq!(full.next(1).await.unwrap().len(), 1);
     let reading = readers();
     assert!(reading.len() >= 2);
     drop((waiting, full));

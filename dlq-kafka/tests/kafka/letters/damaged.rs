@@ -1,13 +1,12 @@
 //! Whatever is in the topic is a letter.
 
-use dlq_core::Filter;
-use dlq_core::store::Letters;
-use dlq_kafka::ScanRange;
+use dlq_core::log::Range;
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_testkit::fixtures::letter;
 
 use crate::fixture_letters::{BEGIN, Dead, available, fill};
+use crate::fixture_reading::{self, Look as _, entries};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_in_the_topic_is_a_letter() {
@@ -34,7 +33,7 @@ async fn whatever_is_in_the_topic_is_a_letter() {
     dead.send(at().headers(odd).payload(&b"odd"[..])).await;
     dead.put(0, &letter(2)).await;
     let letters = dead.letters();
-    let read = letters.read(&Filter::new()).await.unwrap();
+    let read = letters.all().await.unwrap();
     let mut payloads: Vec<_> =
         read.iter().map(|read| read.letter.message.payload().map(|payload| &payload[..])).collect();
     payloads.sort_unstable();
@@ -59,12 +58,9 @@ async fn whatever_is_in_the_topic_is_a_letter() {
     let ours = letters.get(letter(2).id).await.unwrap().unwrap();
     assert_eq!(ours.with_state(letter(2).state), letter(2));
     for stored in &read {
-        assert_eq!(letters.stored(stored.letter.id).await.unwrap().as_ref(), Some(stored));
+        assert_eq!(letters.get(stored.letter.id).await.unwrap().as_ref(), Some(&stored.letter));
     }
-    let mut scan = letters.scan(&ScanRange::new()).await.unwrap();
-    let mut offsets = Vec::new();
-    while let Some(stored) = scan.next().await.unwrap() {
-        offsets.push(stored.offset);
-    }
+    let entries = entries(&letters, Range::all()).await;
+    let offsets: Vec<_> = entries.iter().map(|entry| fixture_reading::at(&entry.place).1).collect();
     assert_eq!(offsets, [0, 1, 2, 3, 4, 5, 6]);
 }

@@ -1,13 +1,13 @@
 //! A letter that only says where its message stands has that message, as long as it is there.
 
-use dlq_core::store::Letters;
-use dlq_core::{DeadLetter, Filter, StoreErrorKind};
-use dlq_kafka::ScanRange;
+use dlq_core::log::{Log as _, Range};
+use dlq_core::{DeadLetter, Filter};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::FutureRecord;
 use dlq_testkit::fixtures::letter;
 
 use crate::fixture_letters::{BEGIN, Dead, available};
+use crate::fixture_reading::{Look as _, entries};
 
 pub(super) fn pointing(n: u64, to: String) -> DeadLetter {
     let mut letter = letter(n);
@@ -41,31 +41,24 @@ async fn the_message_of_a_pointer_is_fetched() {
     let letters = dead.letters();
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 6);
 
-    let stored = letters.stored(letter(1).id).await.unwrap().unwrap();
-    let message = &stored.letter.message;
-    assert_eq!((stored.partition, stored.offset), (0, 0), "where the letter stands");
+    let shown = letters.get(letter(1).id).await.unwrap().unwrap();
+    let message = &shown.message;
     assert_eq!(message.payload().map(|payload| &payload[..]), Some(&b"message 3"[..]));
     assert_eq!(message.key().map(|key| &key[..]), Some(&b"key 3"[..]));
     assert_eq!(message.headers().get("trace"), Some(&b"t-1"[..]));
-    assert_eq!(letters.get(letter(1).id).await.unwrap(), Some(stored.letter.clone()));
-
     for (n, what) in [(2, "offset 0 of partition 1"), (3, "partition 9"), (4, "`mistyped`")] {
-        let error = letters.stored(letter(n).id).await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::NotFound);
-        assert!(error.to_string().contains(what), "{error}");
         let shown = letters.get(letter(n).id).await.unwrap().unwrap();
         assert!(shown.attributes["kafka.pointer.gone"].contains(what), "{:?}", shown.attributes);
     }
     assert!(letters.get(letter(5).id).await.unwrap().is_some(), "as it stands");
-    let read = letters.read(&Filter::new()).await.unwrap();
-    let read: Vec<_> = read.iter().map(|read| read.letter.id).collect();
-    assert_eq!(read, [letter(1).id, letter(5).id, letter(6).id], "what has gone is left out");
+    let ids = (1..=6).rev().map(|n| letter(n).id).collect::<Vec<_>>();
+    let all = letters.get_all(ids.clone()).await.unwrap();
+    assert_eq!(all.iter().map(|letter| letter.id).collect::<Vec<_>>(), ids, "as asked for");
+    let gone = all.iter().filter(|one| one.attributes.contains_key("kafka.pointer.gone"));
+    assert_eq!(gone.count(), 3);
 
-    let mut scan = letters.scan(&ScanRange::new().with_partition(0)).await.unwrap();
-    let bare = scan.next().await.unwrap().unwrap();
-    assert_eq!(bare.letter.message.payload(), None);
-    assert_eq!(letters.resolved(bare).await.unwrap(), stored);
-    let lost = scan.next().await.unwrap().unwrap();
-    let error = letters.resolved(lost).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::NotFound);
+    let bare = entries(&letters, Range::all()).await.swap_remove(0);
+    let bare = bare.letter().unwrap().clone();
+    assert_eq!((bare.id, bare.message.payload()), (letter(1).id, None));
+    assert_eq!(letters.complete(vec![bare]).await.unwrap(), [shown]);
 }

@@ -10,6 +10,7 @@ use dlq_kafka::{KafkaReplay, KafkaTarget, Ladder, ReplayOutcome, ScanRange, Skip
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::fixture_reading::Look as _;
 use crate::fixture_replay::{PATIENCE, Shop, commit, replay, run, to_origin};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,7 +63,7 @@ async fn g6_who_was_taken_over_goes_on_with_the_rest() {
 async fn a_range_says_which() {
     let Some(shop) = Shop::open("filters").await else { return };
     let letters = shop.bury(&shop.dead(0..20)).await;
-    let there = letters.read(&Filter::new()).await.unwrap();
+    let there = letters.all().await.unwrap();
     let of_1: Vec<_> = there.iter().filter(|stored| stored.partition == 1).collect();
     assert!(!of_1.is_empty() && of_1.len() < 20);
     let range = ScanRange::new().with_partition(1);
@@ -238,7 +239,7 @@ async fn g6_what_the_ledger_cannot_say_of_a_letter_is_for_somebody_to_say() {
         record.payload = value;
         producer.send(record, PATIENCE).await.unwrap();
     };
-    let all = letters.read(&Filter::new()).await.unwrap();
+    let all = letters.all().await.unwrap();
     let unsent = all.iter().find(|stored| stored.letter.state.status == Status::Pending).unwrap();
     let (death, number) = (unsent.letter.death().to_string(), &unsent.letter.message);
     write("a stranger's", Some("word")).await;

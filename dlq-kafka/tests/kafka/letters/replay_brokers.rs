@@ -4,7 +4,6 @@ use std::io::{BufRead as _, BufReader};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use dlq_core::store::Letters as _;
 use dlq_core::{Filter, Status};
 use dlq_kafka::ReplayOutcome;
 use dlq_kafka::rdkafka::admin::{NewTopic, TopicReplication};
@@ -14,6 +13,7 @@ use futures_util::future::join;
 
 use super::replay_killed::{LAST_COMMIT, LETTERS, RATE, finish, start};
 use crate::fixture::{available, start_with};
+use crate::fixture_reading::Look as _;
 use crate::fixture_replay::{PATIENCE, Shop, to_origin};
 use crate::topic;
 

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use dlq_core::Filter;
 use dlq_core::Status;
-use dlq_core::store::Letters;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
+use crate::fixture_reading::Look as _;
 use crate::fixture_replay::{PATIENCE, Shop, broker, run, to_origin};
 
 pub(super) const LETTERS: u32 = 8;

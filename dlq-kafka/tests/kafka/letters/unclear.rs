@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dlq_core::ingest::{Incident, Ingest};
 use dlq_core::log::Entries as _;
-use dlq_core::store::Letters as _;
+use dlq_core::store::Letters;
 use dlq_core::{Filter, PageRequest, Status, StoreErrorKind};
 use dlq_kafka::rdkafka::message::{Header, OwnedHeaders};
 use dlq_kafka::rdkafka::producer::{FutureProducer, FutureRecord};
@@ -13,6 +13,7 @@ use dlq_kafka::{KafkaLetters, ReplayOutcome};
 use dlq_letters::memory::MemoryStore;
 
 use crate::fixture_feed::follow;
+use crate::fixture_reading::Look as _;
 use crate::fixture_replay::{PATIENCE, Shop, run, to_origin};
 
 const UNCLEAR: &str = "replays.unclear";
@@ -34,7 +35,7 @@ async fn g6_a_mark_of_another_version_keeps_its_letter_back_and_no_other() {
     write(Some(r#"{"version":9}"#)).await;
 
     assert_eq!(letters.count(Filter::new()).await.unwrap(), 3);
-    assert_eq!(letters.read(&Filter::new()).await.unwrap().len(), 3);
+    assert_eq!(letters.all().await.unwrap().len(), 3);
     let shown = letters.get_all(dead.iter().map(|letter| letter.id).collect()).await.unwrap();
     let said: Vec<_> = shown.iter().map(|letter| letter.attributes.get(UNCLEAR)).collect();
     assert!(said[1].is_some_and(|why| why.contains(&ledger)), "{said:?}");
@@ -89,10 +90,10 @@ async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later()
     let report = ingest.report().to_string();
     assert!(report.contains("; 1 quarantined"), "{report}");
     assert!(told.len() == 1 && told[0].contains(&ledger), "{told:?}");
-    let quarantined = store.get(unclear.letter).await.unwrap().unwrap();
+    let quarantined = Letters::get(&store, unclear.letter).await.unwrap().unwrap();
     assert_eq!(quarantined.state.status, Status::Quarantined);
     assert_eq!(quarantined.attributes[UNCLEAR], told[0]);
-    let stats = store.stats(Filter::new()).await.unwrap();
+    let stats = Letters::stats(&store, Filter::new()).await.unwrap();
     assert_eq!((stats.with_status(Status::Sent), stats.with_status(Status::Pending)), (1, 1));
 }
 
@@ -138,7 +139,7 @@ async fn g6_nothing_is_sent_again_by_another_alias_of_the_cluster() {
     }
     shop.assert_once(0..2).await;
     // What is found in the ledger all the same was sent; of the others it is not known.
-    let all = others.read(&Filter::new()).await.unwrap();
+    let all = others.all().await.unwrap();
     let shown = others.get_all(all.iter().map(|one| one.letter.id).collect()).await.unwrap();
     let unclear = shown.iter().filter(|letter| letter.attributes.contains_key(UNCLEAR));
     assert_eq!((shown.len(), unclear.count()), (3, 2));
