@@ -1,31 +1,30 @@
 //! The letters that a replay sends.
 
 use dlq_core::replay::{ReplayRules, Skipped};
-use dlq_core::store::reading::{Collapsed, Row};
-use dlq_core::{Filter, Message, OperationId, Position, Timestamp};
+use dlq_core::store::reading::Row;
+use dlq_core::{Message, OperationId, Position, Timestamp};
 
 use crate::letter;
 
 #[test]
 fn letters_are_sent_oldest_first_up_to_the_limit() {
-    let mut letters = Collapsed::default();
+    let mut letters = Vec::new();
     for place in [5, 1, 4, 2, 3_u64] {
         let mut letter = letter(Message::new("orders", vec![0; 7]), "e", 1);
         letter.origin = letter.origin.with_position(Position::Offset(place));
         letter.id = dlq_core::LetterId::of(&letter.origin, None, &letter.consumer);
         letter.state.replays = if place == 1 { 10 } else { 0 };
-        let _ = letters.add(Row::new(letter, place));
+        letters.push(Row::new(letter, place));
     }
     let operation = OperationId::of("ana", Timestamp::EPOCH, 1);
-    let filter = Filter::new();
     let select = |limit| {
         let rules = ReplayRules { limit, ..ReplayRules::new(operation) };
-        let second = letters.matching(&filter).find(|row| row.place == 2).unwrap();
-        let sent_by = |death: &_| (*death == second.letter.death()).then_some(operation);
-        let third = letters.matching(&filter).find(|row| row.place == 3).unwrap().letter.id;
+        let at = |place| &letters.iter().find(|row| row.place == place).unwrap().letter;
+        let sent_by = |death: &_| (*death == at(2).death()).then_some(operation);
+        let third = at(3).id;
         let barred =
             |letter: &dlq_core::DeadLetter| (letter.id == third).then_some(Skipped::NoOrigin);
-        rules.select(letters.matching(&filter), sent_by, barred)
+        rules.select(&letters, sent_by, barred)
     };
     let all = select(u64::MAX);
     assert_eq!(all.send.iter().map(|row| row.place).collect::<Vec<_>>(), [4, 5]);

@@ -1,14 +1,14 @@
-//! Lists, groups and counts letters in memory, by pure functions: the answers of [`Letters`](super::Letters) for the
-//! store in memory as well as for a reader of a broker's dead letters.
+//! Lists, groups and counts letters in memory, by pure functions: the answers of [`Letters`](super::Letters) for the store in
+//! memory; and the rows of a broker's dead letters that were read.
 
-mod collapsed;
+mod row;
 mod stretch;
 mod unclear;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-pub use collapsed::{Collapsed, Row, Sent};
+pub use row::{Row, Sent};
 pub use stretch::{ByAge, Stretch, cut, place, stretches};
 pub use unclear::{REPLAYS_UNCLEAR, quarantine_unclear, say_unclear, unclear};
 
