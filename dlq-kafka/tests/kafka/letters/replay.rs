@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::fixture_reading::Look as _;
-use crate::fixture_replay::{PATIENCE, Shop, commit, replay, run, to_origin};
+use crate::fixture_replay::{PARTITIONS, PATIENCE, Shop, broker, commit, replay, run, to_origin};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ledger_says_by_whom_letters_were_sent_where_to_and_when() {
@@ -171,7 +171,11 @@ async fn a_plan_says_what_would_be_done_and_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_says_which_letters_bounds_of_time_have_left_out_though_nobody_knows_when_they_died()
 {
-    let Some(shop) = Shop::open("undated").await else { return };
+    let Some(url) = broker() else { return };
+    let shop = Shop::at(url, "undated");
+    shop.create(&shop.topic, PARTITIONS, &[]).await;
+    // Letters that are months old stay.
+    shop.create(&shop.dlq, 2, &[("retention.ms", "-1")]).await;
     let producer: FutureProducer = shop.config().create().unwrap();
     for (offset, at) in [(1, 1_790_000_000_000), (2, 1_790_009_000_000)] {
         let header = |key, value| Header { key, value: Some(value) };
