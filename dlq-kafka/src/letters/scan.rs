@@ -26,9 +26,10 @@ const RECORDS: usize = 256;
 const BYTES: usize = 1024 * 1024;
 /// Number of batches that may wait to be taken.
 const BATCHES: usize = 2;
-/// Number of bytes of all partitions, and of one at least, that wait for records of others.
+/// Number of bytes of all partitions, and of one at least, that wait for records of others. A pause throws away what the client
+/// has fetched ahead, so that of one it is more than a broker sends at once.
 const AHEAD: usize = 32 * 1024 * 1024;
-const AHEAD_OF_ONE: usize = 256 * 1024;
+const AHEAD_OF_ONE: usize = 2 * 1024 * 1024;
 
 /// Order of records of different partitions; those of a partition keep theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -505,7 +506,7 @@ mod tests {
         let at = mock.bootstrap_servers();
         let mut config = ClientConfig::new();
         let producer: FutureProducer = config.set("bootstrap.servers", &at).create().unwrap();
-        let payload = vec![b'x'; 20_000];
+        let payload = vec![b'x'; 75_000];
         // Those of partition 0 are later than those of partition 1, but for the first.
         let time = |partition: u64, n: u64| match (partition, n) {
             (0, 0) => 1_000,
