@@ -265,4 +265,10 @@ impl Sink for KafkaSink {
     ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
         Ok(join_all(letters.iter().map(|letter| self.bury(letter))).await)
     }
+
+    /// 8: a letter waits for its own answer and not for those of a batch, which counts where the broker is far away. More of them
+    /// would make batches so small that they cost more than they save.
+    fn writers(&self) -> usize {
+        8
+    }
 }

@@ -1,4 +1,4 @@
-//! Every record fails and goes to a retry topic.
+//! Every record fails: it goes to a retry topic, or it dies.
 
 use super::ours::{self, Fate};
 use super::{BYTES, Bench, Failed, block_on, far_or_near, raw, records, rounds};
@@ -30,7 +30,10 @@ fn run(size: Size, far: bool) -> Result<(), Failed> {
 
 async fn once(bench: &mut Bench, size: Size, count: usize, in_flight: usize) -> Result<(), Failed> {
     let mut raw = Run::new(format!("raw: forwarded, {in_flight} in flight"));
-    let mut ours = Run::new(format!("ours: to the retry topic, {in_flight} in flight"));
+    let mut ours = [
+        (Fate::Retry, Run::new(format!("ours: to the retry topic, {in_flight} in flight"))),
+        (Fate::Death, Run::new(format!("ours: to the dead letters, {in_flight} in flight"))),
+    ];
     for _ in 0..rounds(size) {
         let group = bench.next_name();
         let to = format!("work.{group}");
@@ -38,13 +41,17 @@ async fn once(bench: &mut Bench, size: Size, count: usize, in_flight: usize) -> 
         let before = bench.computed();
         let time = raw::forward(bench.config(), "work", &to, &group, count, in_flight).await?;
         raw.add(time, count, before, bench.computed());
-        let (brokers, group) = (bench.brokers(), bench.next_name());
-        let before = bench.computed();
-        let time = ours::consume(&brokers, "work", &group, count, in_flight, Fate::Retry).await?;
-        ours.add(time, count, before, bench.computed());
+        for (fate, run) in &mut ours {
+            let (brokers, group) = (bench.brokers(), bench.next_name());
+            let before = bench.computed();
+            let time = ours::consume(&brokers, "work", &group, count, in_flight, *fate).await?;
+            run.add(time, count, before, bench.computed());
+        }
     }
     raw.show(count);
-    ours.show(count);
-    println!("  {:.2} of raw", ours.of(&raw));
+    for (_, run) in &ours {
+        run.show(count);
+        println!("  {:.2} of raw", run.of(&raw));
+    }
     Ok(())
 }

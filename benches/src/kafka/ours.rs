@@ -1,11 +1,12 @@
 //! A consumer as a user composes it: the attribute's stack, source, retry queue and sink of Kafka.
 
+use std::fmt;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dlq_core::{Delivery, Disposition, Settle as _, Source as _};
+use dlq_core::{Classification, Classify, Delivery, Disposition, Settle as _, Source as _};
 use dlq_kafka::{Brokers, KafkaTransport, Ladder};
 use dlq_tower::consumer::Consumer;
 use dlq_tower::dlq_handler;
@@ -13,7 +14,6 @@ use dlq_tower::extract::State;
 use tokio::sync::Notify;
 
 use super::Failed;
-use crate::stack::Refused;
 
 /// Fate of every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,29 @@ pub(super) enum Fate {
     Success,
     /// It goes to the first retry topic.
     Retry,
+    /// It goes to the topic of dead letters.
+    Death,
+}
+
+/// Error of a handler, by the fate of its record.
+#[derive(Debug)]
+struct Failing(Fate);
+
+impl fmt::Display for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("refused")
+    }
+}
+
+impl std::error::Error for Failing {}
+
+impl Classify for Failing {
+    fn classify(&self) -> Classification {
+        match self.0 {
+            Fate::Death => Classification::permanent(),
+            _ => Classification::transient(),
+        }
+    }
 }
 
 struct Counting {
@@ -32,7 +55,7 @@ struct Counting {
 }
 
 #[dlq_handler(name = "bench.work", backoff = constant("1h"), max_attempts = 3)]
-async fn work(delivery: Delivery, State(counting): State<Arc<Counting>>) -> Result<(), Refused> {
+async fn work(delivery: Delivery, State(counting): State<Arc<Counting>>) -> Result<(), Failing> {
     counting.begun.get_or_init(Instant::now);
     black_box(delivery.message().payload().map(bytes::Bytes::len));
     if counting.left.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -40,7 +63,7 @@ async fn work(delivery: Delivery, State(counting): State<Arc<Counting>>) -> Resu
     }
     match counting.fate {
         Fate::Success => Ok(()),
-        Fate::Retry => Err(Refused),
+        failing => Err(Failing(failing)),
     }
 }
 
@@ -76,6 +99,7 @@ pub(super) async fn consume(
     let settled = match fate {
         Fate::Success => report.handled,
         Fate::Retry => report.retried,
+        Fate::Death => report.dead,
     };
     if usize::try_from(settled)? < count || report.unsettled > 0 {
         return Err(format!("not every record was settled: {report}").into());

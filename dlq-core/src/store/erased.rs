@@ -58,6 +58,8 @@ macro_rules! mirror {
 mirror!(Sink as DynSink for BoxStore, BoxSink {
     fn put(letters: Vec<DeadLetter>) -> Vec<Receipt>;
     fn put_each(letters: Vec<DeadLetter>) -> Vec<Result<Receipt, StoreError>>;
+} at once {
+    fn writers() -> usize;
 });
 
 mirror!(Letters as DynLetters for BoxStore, BoxLetters {

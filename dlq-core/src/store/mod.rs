@@ -126,6 +126,13 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Result<Receipt, StoreError>>, StoreError>> + Send {
         async { Ok(self.put(letters).await?.into_iter().map(Ok).collect()) }
     }
+
+    /// Returns the number of calls that may write at the same time. Defaults to 2, which is right where letters that are
+    /// written together cost less: one call gathers them while the other is under way. More where each is sent by itself,
+    /// as to a broker, so that none waits for the answer to another.
+    fn writers(&self) -> usize {
+        2
+    }
 }
 
 /// Lists and reads letters.

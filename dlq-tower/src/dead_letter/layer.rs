@@ -109,9 +109,9 @@ impl DeadLetterLayer {
         self
     }
 
-    /// Sets how many calls write to one sink at once. Defaults to 2; at least 1.
+    /// Sets how many calls write to one sink at once. Defaults to [what the sink says](dlq_core::Sink::writers); at least 1.
     pub fn writers(mut self, writers: usize) -> Self {
-        self.batch.writers = writers.max(1);
+        self.batch.writers = Some(writers);
         self
     }
 

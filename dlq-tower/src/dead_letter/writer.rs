@@ -24,13 +24,13 @@ pub(super) struct Batch {
     pub(super) max: usize,
     /// Time that a call waits for more letters.
     pub(super) linger: Duration,
-    /// Calls at once.
-    pub(super) writers: usize,
+    /// Calls at once; `None` for as many as the sink says.
+    pub(super) writers: Option<usize>,
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        Self { max: 256, linger: Duration::ZERO, writers: 2 }
+        Self { max: 256, linger: Duration::ZERO, writers: None }
     }
 }
 
@@ -67,7 +67,8 @@ enum Answer {
 
 impl Writer {
     pub(super) fn new(sink: BoxSink, batch: Batch) -> Self {
-        let leaders = Semaphore::new(batch.writers.clamp(1, Semaphore::MAX_PERMITS));
+        let writers = batch.writers.unwrap_or_else(|| sink.writers());
+        let leaders = Semaphore::new(writers.clamp(1, Semaphore::MAX_PERMITS));
         Self { sink, batch, queue: Mutex::default(), leaders, filled: Notify::new() }
     }
 

@@ -239,6 +239,29 @@ async fn what_waits_is_written_together() {
     assert_eq!(sink.held(), 201);
 }
 
+/// Each call takes time, and three may be under way.
+#[derive(Clone, Debug, Default)]
+struct OfThreeWriters(TestSink);
+
+impl Sink for OfThreeWriters {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
+        self.0.put(letters).await
+    }
+
+    fn writers(&self) -> usize {
+        3
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_says_how_many_calls_write_at_once() {
+    let sink = OfThreeWriters(TestSink { slow: Some(secs(1)), ..TestSink::default() });
+    for settlement in all_die(&dying(DeadLetterLayer::new(sink.clone())), 10).await {
+        let _ = letter(settlement);
+    }
+    assert_eq!(sink.0.calls(), [1, 1, 1, 7]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_large_letters_fewer_are_written_together() {
     const LARGE: usize = 300 * 1024;
