@@ -42,7 +42,7 @@ const NO_STORES: &[&str] = &[
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Place that `--from` names.
-pub(crate) enum Place {
+pub(crate) enum StoreOrBroker {
     Store(DeadLetters),
     #[cfg(feature = "kafka")]
     Kafka(Box<kafka::Broker>),
@@ -53,29 +53,29 @@ pub(crate) enum Place {
 }
 
 /// Opens what `--from` names. Creates a store only where that is asked for.
-pub(crate) async fn open(cli: &Cli) -> Result<Place, CliError> {
+pub(crate) async fn open(cli: &Cli) -> Result<StoreOrBroker, CliError> {
     let url = url(&cli.from)?;
     match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
             let broker = kafka::Broker::new(rest, without_password(url), &cli.broker)?;
-            Ok(Place::Kafka(Box::new(broker)))
+            Ok(StoreOrBroker::Kafka(Box::new(broker)))
         }
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
             let shown = without_password(url);
             let broker = nats::Broker::connect(scheme, rest, shown, &cli.broker).await?;
-            Ok(Place::Nats(Box::new(broker)))
+            Ok(StoreOrBroker::Nats(Box::new(broker)))
         }
         #[cfg(feature = "redis")]
         Some((scheme @ ("redis" | "rediss"), rest)) => {
             let shown = without_password(url);
             let broker = redis::Broker::connect(scheme, rest, shown, &cli.broker).await?;
-            Ok(Place::Redis(Box::new(broker)))
+            Ok(StoreOrBroker::Redis(Box::new(broker)))
         }
         _ => {
             let create = matches!(&cli.command, Command::Import(args) if args.create);
-            store(url, create).await.map(Place::Store)
+            store(url, create).await.map(StoreOrBroker::Store)
         }
     }
 }

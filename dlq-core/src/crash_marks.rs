@@ -81,34 +81,34 @@ fn good_ends(letter: LetterId) -> LetterId {
     LetterId::from_bytes(letter.as_bytes().map(|byte| !byte))
 }
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+type Erased<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 trait DynCrashMarks: fmt::Debug + Send + Sync {
-    fn begin(&self, letter: LetterId) -> Answer<'_, u32>;
-    fn end(&self, letter: LetterId, left: u32) -> Answer<'_, ()>;
-    fn explain(&self, letter: LetterId) -> Answer<'_, ()>;
-    fn explained(&self, letter: LetterId) -> Answer<'_, u32>;
-    fn forget_explained(&self, letter: LetterId) -> Answer<'_, ()>;
+    fn begin(&self, letter: LetterId) -> Erased<'_, u32>;
+    fn end(&self, letter: LetterId, left: u32) -> Erased<'_, ()>;
+    fn explain(&self, letter: LetterId) -> Erased<'_, ()>;
+    fn explained(&self, letter: LetterId) -> Erased<'_, u32>;
+    fn forget_explained(&self, letter: LetterId) -> Erased<'_, ()>;
 }
 
 impl<M: CrashMarks> DynCrashMarks for M {
-    fn begin(&self, letter: LetterId) -> Answer<'_, u32> {
+    fn begin(&self, letter: LetterId) -> Erased<'_, u32> {
         Box::pin(CrashMarks::begin(self, letter))
     }
 
-    fn end(&self, letter: LetterId, left: u32) -> Answer<'_, ()> {
+    fn end(&self, letter: LetterId, left: u32) -> Erased<'_, ()> {
         Box::pin(CrashMarks::end(self, letter, left))
     }
 
-    fn explain(&self, letter: LetterId) -> Answer<'_, ()> {
+    fn explain(&self, letter: LetterId) -> Erased<'_, ()> {
         Box::pin(CrashMarks::explain(self, letter))
     }
 
-    fn explained(&self, letter: LetterId) -> Answer<'_, u32> {
+    fn explained(&self, letter: LetterId) -> Erased<'_, u32> {
         Box::pin(CrashMarks::explained(self, letter))
     }
 
-    fn forget_explained(&self, letter: LetterId) -> Answer<'_, ()> {
+    fn forget_explained(&self, letter: LetterId) -> Erased<'_, ()> {
         Box::pin(CrashMarks::forget_explained(self, letter))
     }
 }

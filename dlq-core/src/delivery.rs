@@ -30,14 +30,14 @@ pub enum DeliveredFrom {
 #[derive(Clone)]
 #[must_use]
 pub struct Delivery {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     // Two words in all, so that it is handed on in registers.
     attempt: u32,
     max_attempts: Option<NonZeroU32>,
 }
 
 #[derive(Clone)]
-struct Shared {
+struct Inner {
     message: Message,
     consumer: Arc<str>,
     origin: Origin,
@@ -96,7 +96,7 @@ impl Delivery {
     /// A first delivery to the consumer of this name.
     pub fn to(consumer: impl Into<Arc<str>>, message: Message, origin: Origin) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Inner {
                 message,
                 consumer: consumer.into(),
                 origin,
@@ -119,7 +119,7 @@ impl Delivery {
         }
     }
 
-    fn change(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }

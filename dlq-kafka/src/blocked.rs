@@ -20,7 +20,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::looker::{Seen, looker, read_at};
-use crate::shared::{Shared, lock};
+use crate::shared::{SourceState, lock};
 
 /// Interval of checks while something is blocked.
 const AGAIN: Duration = Duration::from_secs(3);
@@ -87,13 +87,13 @@ pub(crate) fn is_of_records(code: Code) -> bool {
 }
 
 /// Blocked items and the remedy for each, with their errors.
-type Found = Vec<(Code, String)>;
+type Reasons = Vec<(Code, String)>;
 
 /// Has it looked at while something may be in the way.
 pub(crate) struct Watch {
     brokers: Brokers,
     topics: Vec<String>,
-    look: Option<JoinHandle<Result<Found, SetupError>>>,
+    look: Option<JoinHandle<Result<Reasons, SetupError>>>,
     looked: Option<Instant>,
     /// Text that the client has logged since the last check began.
     said: Option<String>,
@@ -114,7 +114,7 @@ impl Watch {
     }
 
     /// Takes what a look has found, and begins the next when there is a reason to.
-    pub(crate) fn watch(&mut self, shared: &Shared) {
+    pub(crate) fn watch(&mut self, shared: &SourceState) {
         if let Some(look) = self.look.take_if(|look| look.is_finished()) {
             match look.join() {
                 Ok(Ok(found)) => {
@@ -145,7 +145,7 @@ impl Watch {
         }
     }
 
-    fn tell(&mut self, mut found: Vec<String>, shared: &Shared) {
+    fn tell(&mut self, mut found: Vec<String>, shared: &SourceState) {
         // It goes on, and the look does not see why.
         if found.is_empty() {
             found.extend(self.said.clone());
@@ -173,7 +173,7 @@ pub(crate) fn find(
     brokers: &Brokers,
     topics: &[String],
     places: &[(Arc<str>, i32, Offset)],
-) -> Result<Found, SetupError> {
+) -> Result<Reasons, SetupError> {
     let answered = |error| SetupError::answered("look at what cannot be read", error);
     let consumer = looker(brokers, "1024")?;
     let mut found = Vec::new();

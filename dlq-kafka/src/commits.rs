@@ -17,7 +17,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use crate::letters::leave;
 use crate::partition::{Opening, Partition};
 use crate::rebalance::{Hooks, add};
-use crate::shared::{Shared, lock};
+use crate::shared::{SourceState, lock};
 
 /// After how long what was refused is committed again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ impl Commits {
 }
 
 /// Commits what is news, unless a commit is on its way.
-pub(crate) fn commit_news(shared: &Arc<Shared>, consumer: &Arc<BaseConsumer<Hooks>>) {
+pub(crate) fn commit_news(shared: &Arc<SourceState>, consumer: &Arc<BaseConsumer<Hooks>>) {
     let has_news = |p: &Arc<Partition>| p.opening() == Opening::Open && p.has_news();
     if shared.commits.rests() || !shared.all().iter().any(has_news) {
         return;

@@ -55,9 +55,9 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Reads how far a consumer is behind. See the [module docs](self).
 #[derive(Clone)]
-pub struct KafkaLag(Arc<Shared>);
+pub struct KafkaLag(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     brokers: Brokers,
     group: String,
     topics: Vec<String>,
@@ -89,7 +89,7 @@ impl KafkaLag {
         let mut topics: Vec<String> = topics.into_iter().map(Into::into).collect();
         topics.sort_unstable();
         topics.dedup();
-        Self(Arc::new(Shared { brokers, group: group.into(), topics, cluster: Mutex::default() }))
+        Self(Arc::new(Inner { brokers, group: group.into(), topics, cluster: Mutex::default() }))
     }
 
     /// Asks the brokers: for each topic, and then for all of them by three requests to each broker. Topics that are not
@@ -143,7 +143,7 @@ impl KafkaLag {
     }
 }
 
-impl Shared {
+impl Inner {
     fn read(&self) -> Result<Vec<TopicLag>, SetupError> {
         let mut cluster = self.cluster.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = match &mut *cluster {
@@ -187,7 +187,7 @@ impl Shared {
 
 impl fmt::Debug for KafkaLag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { brokers, group, topics, .. } = &*self.0;
+        let Inner { brokers, group, topics, .. } = &*self.0;
         let mut debug = f.debug_struct("KafkaLag");
         debug.field("brokers", brokers).field("group", group).field("topics", topics);
         debug.finish_non_exhaustive()

@@ -139,8 +139,8 @@ pub use gauges::{
 pub use ladder::{Ladder, Stage};
 pub use lag::KafkaLag;
 pub use letters::{
-    Extent, ExtentReader, KafkaEntries, KafkaLetters, KafkaReplay, KafkaTarget, ReplayOutcome,
-    ReplayPlan, ReplayReport, Replayed, ScanRange, Skipped, Subscriber, find_topic,
+    KafkaEntries, KafkaLetters, KafkaReplay, KafkaTarget, QueueDepth, QueueDepthReader,
+    ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanRange, Skipped, Subscriber, find_topic,
 };
 pub use lines::Concurrency;
 pub use marks::KafkaCrashMarks;

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::partition::Partition;
     use crate::record::Record;
-    use crate::shared::Place;
+    use crate::shared::DeliveryPosition;
 
     #[test]
     fn what_waits_behind_another_takes_room() {
@@ -99,7 +99,7 @@ mod tests {
                 unreadable_headers: 0,
             },
             origin: Origin::new("kafka", "orders", Position::Offset(offset)),
-            place: Place { partition: Arc::clone(&partition), sequence: offset, offset },
+            place: DeliveryPosition { partition: Arc::clone(&partition), sequence: offset, offset },
             deaths: 0,
         };
         let mut lines = Lines::new(Concurrency::Partition);

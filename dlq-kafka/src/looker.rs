@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(8);
 const TURN: Duration = Duration::from_millis(10);
 
 /// Topic and partition, and the offset from which on it is read.
-type Place = (Arc<str>, i32, Offset);
+type StartPosition = (Arc<str>, i32, Offset);
 
 /// Tells if a partition is read on.
 pub(crate) enum Seen {
@@ -29,7 +29,7 @@ pub(crate) enum Seen {
 /// and how far the client is, which steps over what it gives to nobody.
 pub(crate) fn read_at<T>(
     consumer: &Arc<BaseConsumer<Reason>>,
-    places: Vec<(Place, T)>,
+    places: Vec<(StartPosition, T)>,
     mut look: impl FnMut(&mut T, Option<KafkaResult<BorrowedMessage<'_>>>, Option<i64>) -> Seen,
 ) -> KafkaResult<()> {
     let mut list = TopicPartitionList::new();

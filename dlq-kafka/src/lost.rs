@@ -15,7 +15,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use crate::gauges::{anew, lost};
 use crate::partition::{Gap, Partition};
-use crate::shared::Shared;
+use crate::shared::SourceState;
 
 /// Time limit for brokers to say where partitions begin.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
@@ -25,8 +25,8 @@ const EVERY: Duration = Duration::from_secs(5);
 /// A partition that is asked about, with its gap if it has one.
 type Asked = (Arc<Partition>, Option<Gap>);
 /// Partitions that were asked about, and the offsets at which each begins and ends now.
-type Found = Vec<(Asked, [u64; 2])>;
-type Look = JoinHandle<Result<Found, KafkaError>>;
+type DeletedRanges = Vec<(Asked, [u64; 2])>;
+type Look = JoinHandle<Result<DeletedRanges, KafkaError>>;
 
 /// Looks at gaps for records that were deleted.
 pub(crate) struct Lost {
@@ -43,7 +43,7 @@ impl Lost {
     pub(crate) fn watch<C: ConsumerContext + 'static>(
         &mut self,
         consumer: &Arc<BaseConsumer<C>>,
-        shared: &Shared,
+        shared: &SourceState,
     ) {
         if let Some(look) = self.look.take_if(|look| look.is_finished()) {
             match look.join() {
@@ -79,7 +79,7 @@ impl Lost {
 fn find<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     asked: Vec<Asked>,
-) -> Result<Found, KafkaError> {
+) -> Result<DeletedRanges, KafkaError> {
     let offsets = |at: Offset| {
         let mut list = TopicPartitionList::new();
         for (partition, _) in &asked {
@@ -103,7 +103,7 @@ fn find<C: ConsumerContext>(
     Ok(asked.iter().cloned().filter_map(found).collect())
 }
 
-fn tell(found: Found, shared: &Shared) {
+fn tell(found: DeletedRanges, shared: &SourceState) {
     let mut texts = Vec::new();
     for ((partition, gap), [low, end]) in found {
         if let Some(committed) = partition.unasked().filter(|committed| end < *committed) {

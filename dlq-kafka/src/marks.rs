@@ -10,7 +10,7 @@ use crate::commits::{Committed, commit, is_of_topic};
 use crate::letters::aside;
 use crate::partition::{Over, Partition};
 use crate::rebalance::{Hooks, add};
-use crate::shared::{Place, Shared, lock};
+use crate::shared::{DeliveryPosition, SourceState, lock};
 
 /// Time limit for writing a mark.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -25,11 +25,11 @@ const MARKING: &str = "mark the run of a suspect";
 /// passed it. One that is given back keeps them until they are [ended](CrashMarks::end).
 #[derive(Clone, Debug)]
 pub struct KafkaCrashMarks {
-    shared: Arc<Shared>,
+    shared: Arc<SourceState>,
 }
 
 impl KafkaCrashMarks {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<SourceState>) -> Self {
         Self { shared }
     }
 
@@ -52,7 +52,7 @@ impl KafkaCrashMarks {
 
 /// In two steps, since of one that tells of several partitions it would not be heard which of them failed.
 fn tell(
-    shared: &Shared,
+    shared: &SourceState,
     consumer: &BaseConsumer<Hooks>,
     begins: Option<Arc<Partition>>,
 ) -> KafkaResult<()> {
@@ -82,7 +82,7 @@ fn tell(
 
 impl CrashMarks for KafkaCrashMarks {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
-        let Some(Place { partition, offset, .. }) = self.shared.suspected(letter) else {
+        let Some(DeliveryPosition { partition, offset, .. }) = self.shared.suspected(letter) else {
             let text = format!("{letter} is no suspect of this source");
             return Err(StoreError::new(StoreErrorKind::NotFound, MARKING).with_detail(text));
         };
@@ -98,7 +98,7 @@ impl CrashMarks for KafkaCrashMarks {
     }
 
     async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
-        if let Some(Place { partition, offset, .. }) = self.shared.suspected(letter) {
+        if let Some(DeliveryPosition { partition, offset, .. }) = self.shared.suspected(letter) {
             partition.end(offset, left);
         }
         // A source that is closed has told all there was to tell.

@@ -8,7 +8,7 @@ use rdkafka::message::BorrowedMessage;
 
 use crate::partition::{Partition, Received};
 use crate::record::{Record, kafka, read_headers};
-use crate::shared::{Place, Taken};
+use crate::shared::{DeliveryPosition, Taken};
 
 /// Keys and values of so many bytes share an allocation. What is kept of one record keeps no more than this of others.
 const MOST: usize = 4 * 1024;
@@ -137,7 +137,7 @@ impl Iterator for Records {
         };
         let origin = self.origin.clone().with_position(Position::Offset(offset));
         let partition = Arc::clone(&self.partition);
-        let place = Place { partition, sequence: received.sequence, offset };
+        let place = DeliveryPosition { partition, sequence: received.sequence, offset };
         Some(Taken { record, origin, place, deaths: received.deaths })
     }
 }

@@ -25,7 +25,7 @@ use crate::lost::{ANSWER, Lost};
 use crate::partition::{Opening, Partition};
 use crate::piece::Piece;
 use crate::rebalance::{Hooks, give_up};
-use crate::shared::{Phase, Shared};
+use crate::shared::{Phase, SourceState};
 use crate::topics::FoundTopic;
 use crate::transport::Start;
 
@@ -57,7 +57,7 @@ pub(crate) struct Bounds {
 
 pub(crate) struct Poller {
     pub(crate) consumer: Arc<BaseConsumer<Hooks>>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SourceState>,
     pub(crate) bounds: Bounds,
     start: Start,
     /// The topics as they were when the source was opened.
@@ -91,7 +91,7 @@ pub(crate) struct Poller {
 impl Poller {
     pub(crate) fn new(
         consumer: Arc<BaseConsumer<Hooks>>,
-        shared: Arc<Shared>,
+        shared: Arc<SourceState>,
         bounds: Bounds,
         start: Start,
         topics: Vec<FoundTopic>,

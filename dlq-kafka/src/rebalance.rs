@@ -10,7 +10,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use crate::blocked::Reason;
 use crate::partition::Partition;
-use crate::shared::{Phase, Shared, lock};
+use crate::shared::{Phase, SourceState, lock};
 
 /// Time for which the last commit of revoked partitions waits for the previous one; closing the source takes longer
 /// than this. The client sends it after that in any case, unless the previous one is sent again.
@@ -18,7 +18,7 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// Callbacks for assigned and revoked partitions. The client calls them on the polling thread.
 pub(crate) struct Hooks {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SourceState>,
     pub(crate) group: String,
     /// The delay of a topic that is a stage.
     pub(crate) stages: Vec<(Arc<str>, Duration)>,

@@ -6,7 +6,7 @@ use dlq_core::{
 };
 use tokio::time::timeout;
 
-use crate::shared::{Line, Phase, Place, Returned, Shared};
+use crate::shared::{DeliveryPosition, Line, Phase, Returned, SourceState};
 
 /// Time limit for leaving the group while the last delivery of a closed source is settled.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -20,8 +20,8 @@ const DROPPED: Duration = Duration::from_secs(1);
 /// another process meanwhile, nothing that is said counts any more, and the other has the record.
 #[derive(Debug)]
 pub struct KafkaSettle {
-    shared: Arc<Shared>,
-    place: Place,
+    shared: Arc<SourceState>,
+    place: DeliveryPosition,
     line: Option<Line>,
     /// Until it is settled.
     delivery: Option<Delivery>,
@@ -38,8 +38,8 @@ pub struct KafkaSettle {
 
 impl KafkaSettle {
     pub(crate) fn new(
-        shared: &Arc<Shared>,
-        place: Place,
+        shared: &Arc<SourceState>,
+        place: DeliveryPosition,
         line: Option<Line>,
         delivery: Delivery,
         suspect: Vec<LetterId>,
@@ -178,9 +178,9 @@ mod tests {
     async fn g3_the_mark_of_what_is_given_back_stays_until_it_is_ended() {
         use dlq_core::CrashMarks as _;
 
-        let (shared, partition) = (Arc::new(Shared::new()), open());
+        let (shared, partition) = (Arc::new(SourceState::new()), open());
         let marks = crate::marks::KafkaCrashMarks::new(Arc::clone(&shared));
-        let suspect = |shared: &Arc<Shared>| {
+        let suspect = |shared: &Arc<SourceState>| {
             let mut settle = in_flight(shared, &partition, 5);
             let letter = settle.delivery.as_ref().unwrap().death("billing").letter;
             shared.suspect(&[letter], &settle.place);
@@ -214,10 +214,18 @@ mod tests {
         assert!(shared.suspected(letter).is_none(), "nothing is kept of what went");
     }
 
-    fn in_flight(shared: &Arc<Shared>, partition: &Arc<Partition>, offset: u64) -> KafkaSettle {
+    fn in_flight(
+        shared: &Arc<SourceState>,
+        partition: &Arc<Partition>,
+        offset: u64,
+    ) -> KafkaSettle {
         let mut received = Received::default();
         partition.receive([(offset, &mut received)].into_iter());
-        let place = Place { partition: Arc::clone(partition), sequence: received.sequence, offset };
+        let place = DeliveryPosition {
+            partition: Arc::clone(partition),
+            sequence: received.sequence,
+            offset,
+        };
         assert!(shared.yielded(&place));
         let origin = Origin::new("kafka", "orders", Position::Offset(offset));
         let delivery = Delivery::new(Message::new("orders", "x"), origin);
@@ -228,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn g1_the_last_word_of_a_closed_source_waits_until_its_group_was_left() {
-        let (shared, partition) = (Arc::new(Shared::new()), open());
+        let (shared, partition) = (Arc::new(SourceState::new()), open());
         let [mut first, mut last] = [5, 6].map(|offset| in_flight(&shared, &partition, offset));
         shared.advance(Phase::Closing);
         assert!(matches!(first.settle_now(&DONE), Some(Ok(()))));
@@ -247,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_is_said_at_once_is_said_once_and_not_of_a_partition_that_went() {
-        let (shared, partition) = (Arc::new(Shared::new()), open());
+        let (shared, partition) = (Arc::new(SourceState::new()), open());
         let [mut first, mut second] = [5, 6].map(|offset| in_flight(&shared, &partition, offset));
         let later = Disposition::Deferred { after: DROPPED };
         assert!(first.settle_now(&later).is_none(), "it is given back by the other way");

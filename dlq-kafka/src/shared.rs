@@ -25,13 +25,13 @@ const OUTAGE: Duration = Duration::from_secs(10);
 pub(crate) struct Taken {
     pub(crate) record: Record,
     pub(crate) origin: Origin,
-    pub(crate) place: Place,
+    pub(crate) place: DeliveryPosition,
     pub(crate) deaths: u32,
 }
 
 /// Position of a delivery in its partition.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct DeliveryPosition {
     pub(crate) partition: Arc<Partition>,
     pub(crate) sequence: Sequence,
     pub(crate) offset: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Returned {
     pub(crate) delivery: Delivery,
-    pub(crate) place: Place,
+    pub(crate) place: DeliveryPosition,
     pub(crate) due: Instant,
     pub(crate) line: Option<Line>,
 }
@@ -111,7 +111,7 @@ impl Queue {
 type Partitions = HashMap<Arc<str>, HashMap<i32, Arc<Partition>>>;
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SourceState {
     /// Number by which later owners of our partitions know us.
     pub(crate) owner: u64,
     queue: Mutex<Queue>,
@@ -123,7 +123,7 @@ pub(crate) struct Shared {
     left: Notify,
     pub(crate) partitions: Mutex<Partitions>,
     /// Suspects in flight, whose runs are marked.
-    suspects: Mutex<HashMap<LetterId, Place>>,
+    suspects: Mutex<HashMap<LetterId, DeliveryPosition>>,
     pub(crate) consumer: Mutex<Weak<BaseConsumer<Hooks>>>,
     pub(crate) commits: Arc<Commits>,
     in_flight: AtomicUsize,
@@ -135,7 +135,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl SourceState {
     pub(crate) fn new() -> Self {
         Self {
             owner: RandomState::new().hash_one(()),
@@ -212,7 +212,7 @@ impl Shared {
 
     /// A delivery goes out, unless its partition goes: whoever gives that up waits for what has gone out before.
     #[must_use]
-    pub(crate) fn yielded(&self, place: &Place) -> bool {
+    pub(crate) fn yielded(&self, place: &DeliveryPosition) -> bool {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         place.partition.taken();
         let is_ours = !place.partition.is_leaving();
@@ -223,7 +223,7 @@ impl Shared {
     }
 
     /// It has come back.
-    pub(crate) fn came_back(&self, place: &Place) {
+    pub(crate) fn came_back(&self, place: &DeliveryPosition) {
         let last_here = place.partition.given();
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
         if last_here && place.partition.is_leaving() {
@@ -253,18 +253,18 @@ impl Shared {
     }
 
     /// Notes the ids under which the record at `place` may be looked up as a suspect.
-    pub(crate) fn suspect(&self, letters: &[LetterId], place: &Place) {
+    pub(crate) fn suspect(&self, letters: &[LetterId], place: &DeliveryPosition) {
         if !letters.is_empty() {
             lock(&self.suspects).extend(letters.iter().map(|letter| (*letter, place.clone())));
         }
     }
 
-    pub(crate) fn suspected(&self, letter: LetterId) -> Option<Place> {
+    pub(crate) fn suspected(&self, letter: LetterId) -> Option<DeliveryPosition> {
         lock(&self.suspects).get(&letter).cloned()
     }
 
     /// Another delivery of the same letter may be in flight, of a later assignment.
-    pub(crate) fn cleared(&self, letters: &[LetterId], place: &Place) {
+    pub(crate) fn cleared(&self, letters: &[LetterId], place: &DeliveryPosition) {
         if letters.is_empty() {
             return;
         }

@@ -15,7 +15,7 @@ use crate::piece::{Piece, Records};
 use crate::produce::{Outgoing, Producer, Unwritten};
 use crate::reading::{Again, Read, Reading};
 use crate::settle::KafkaSettle;
-use crate::shared::{Line, Phase, Place, Returned, Shared, Taken};
+use crate::shared::{DeliveryPosition, Line, Phase, Returned, SourceState, Taken};
 use crate::waiting::Waiting;
 use crate::wire;
 
@@ -57,7 +57,7 @@ const LATER: Duration = Duration::from_secs(30);
 /// leaves as a process that died, except that what is done is committed.
 #[derive(Debug)]
 pub struct KafkaSource {
-    shared: Arc<Shared>,
+    shared: Arc<SourceState>,
     reading: Reading,
     lines: Lines,
     ready: VecDeque<Piece>,
@@ -94,7 +94,7 @@ enum Sleeper {
 #[derive(Debug)]
 struct Sleeping {
     delivery: Delivery,
-    place: Place,
+    place: DeliveryPosition,
     due: Timestamp,
     bytes: usize,
     /// The action for a record that waits longer than its stage.
@@ -109,7 +109,7 @@ enum HeldBack {
 }
 
 impl HeldBack {
-    fn place(&self) -> &Place {
+    fn place(&self) -> &DeliveryPosition {
         match self {
             Self::Taken(Taken { place, .. }, _) | Self::Due(Sleeping { place, .. }) => place,
         }
@@ -121,7 +121,7 @@ type Written = Option<(Sleeping, Unwritten)>;
 
 impl KafkaSource {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SourceState>,
         reading: Reading,
         lines: Lines,
         producer: Producer,
@@ -163,7 +163,7 @@ impl KafkaSource {
     fn hand_out(
         &self,
         delivery: Delivery,
-        place: Place,
+        place: DeliveryPosition,
         line: Option<Line>,
     ) -> Option<(Delivery, KafkaSettle)> {
         if !self.shared.yielded(&place) {
@@ -341,7 +341,7 @@ impl KafkaSource {
     }
 
     /// Tells of a record for a handler that this group does not have, and perhaps no group that reads it.
-    fn tell_unclaimed(&mut self, handler: &str, place: &Place) {
+    fn tell_unclaimed(&mut self, handler: &str, place: &DeliveryPosition) {
         let topic = &*place.partition.topic;
         unclaimed(&self.reading.group, topic);
         if self.told_unclaimed.is_none_or(|at| at.elapsed() >= LATER) {
@@ -486,7 +486,7 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
 }
 
 /// A record that is in flight, of this process itself.
-struct Yielded(Arc<Shared>, Place);
+struct Yielded(Arc<SourceState>, DeliveryPosition);
 
 impl Drop for Yielded {
     fn drop(&mut self) {

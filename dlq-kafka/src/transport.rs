@@ -21,7 +21,7 @@ use crate::produce::Producer;
 use crate::reading::Reading;
 use crate::rebalance::Hooks;
 use crate::retry_queue::KafkaRetryQueue;
-use crate::shared::{Phase, Shared, lock};
+use crate::shared::{Phase, SourceState, lock};
 use crate::sink::KafkaSink;
 use crate::source::KafkaSource;
 use crate::topics::{self, DlqTopic, RetryTopics, WantedTopic};
@@ -323,7 +323,7 @@ impl Member {
         let wanted = self.wanted(&stages);
         let found = topics::ensure(&self.brokers, &wanted, self.of.creates).await;
         let found = found.map_err(|error| error.for_transport(OPENING))?;
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(SourceState::new());
         let former = self.former(&stages).await.map_err(|error| error.for_transport(OPENING))?;
         let delays = stages.iter().flat_map(|(_, stages)| stages).chain(&former);
         let config = self.client().map_err(|error| error.for_transport(OPENING))?;
@@ -441,7 +441,7 @@ impl Transport<Brokers> for KafkaTransport {
 }
 
 /// Says that the thread has ended, however it did.
-struct Ended(Arc<Shared>);
+struct Ended(Arc<SourceState>);
 
 impl Drop for Ended {
     fn drop(&mut self) {

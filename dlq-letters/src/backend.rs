@@ -85,7 +85,7 @@ pub trait Backend: Letters + CrashMarks + fmt::Debug + Send + Sync + 'static {
         &self,
         during: &'static str,
         verb: V,
-    ) -> impl Future<Output = Result<Done<V::Answer>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Done<V::Output>, StoreError>> + Send;
 
     /// Writes those of these letters that are plainly new, in one statement, and returns for each whether it was. The others
     /// are put by the verb. The letters come as they were given to [`Sink::put`](dlq_core::store::Sink::put), at most

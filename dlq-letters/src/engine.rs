@@ -326,7 +326,7 @@ pub async fn cleanup<B: Backend>(
 }
 
 /// Changes letters in several steps, so that others can work in between. `during` is the call, and what it did.
-async fn in_steps<B: Backend, V: Verb<Answer = Step>>(
+async fn in_steps<B: Backend, V: Verb<Output = Step>>(
     backend: &B,
     during: [&'static str; 2],
     walk: Walk,

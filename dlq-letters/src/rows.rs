@@ -491,7 +491,7 @@ impl Rows {
     /// # Errors
     ///
     /// The error of the verb; nothing is to be written then.
-    pub fn attempt<V: Verb>(&mut self, verb: &V) -> Result<Option<V::Answer>, StoreError> {
+    pub fn attempt<V: Verb>(&mut self, verb: &V) -> Result<Option<V::Output>, StoreError> {
         self.pending = Pending::default();
         self.missing = Needs::default();
         let decided = verb.decide(self);

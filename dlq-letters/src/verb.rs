@@ -10,7 +10,7 @@ use crate::{Needs, Rows};
 /// call.
 pub trait Verb: fmt::Debug + Send + Sync + 'static {
     /// The answer of the call.
-    type Answer: Send + 'static;
+    type Output: Send + 'static;
 
     /// True if the call must not run again once the answer to its commit was lost, because a second run would not find
     /// that the first has happened.
@@ -25,7 +25,7 @@ pub trait Verb: fmt::Debug + Send + Sync + 'static {
     ///
     /// [`Stop::Missing`] if rows were not loaded; `rows` knows which. A verb on many letters goes on past the first, so that
     /// all that is missing is loaded at once. [`Stop::Failed`] if the call is refused; nothing is changed then.
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop>;
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop>;
 }
 
 /// The reason why a verb did not decide.

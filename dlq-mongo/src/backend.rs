@@ -14,7 +14,7 @@ use crate::error::During;
 const LETTERS: u32 = 100;
 const BYTES: u64 = 8 * 1024 * 1024;
 
-type Answer<T> = std::result::Result<T, StoreError>;
+type StoreResult<T> = std::result::Result<T, StoreError>;
 
 impl Backend for MongoStore {
     fn limits(&self) -> Limits {
@@ -23,15 +23,15 @@ impl Backend for MongoStore {
         limits
     }
 
-    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> Answer<Done<V::Answer>> {
+    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> StoreResult<Done<V::Output>> {
         self.db().run(&verb).await.during(during)?
     }
 
-    async fn put_new(&self, letters: &[DeadLetter]) -> Answer<Vec<bool>> {
+    async fn put_new(&self, letters: &[DeadLetter]) -> StoreResult<Vec<bool>> {
         self.db().insert_new(letters).await.during("put letters")
     }
 
-    async fn claim_due(&self, request: &ClaimRequest) -> Answer<Option<Vec<Claim>>> {
+    async fn claim_due(&self, request: &ClaimRequest) -> StoreResult<Option<Vec<Claim>>> {
         const DURING: &str = "claim letters";
         self.sweep_now_and_then().await.during(DURING)?;
         self.db().claim_plainly(request).await.during(DURING)
@@ -41,22 +41,22 @@ impl Backend for MongoStore {
         &self,
         tokens: &[ClaimToken],
         lease: Duration,
-    ) -> Answer<Option<Vec<bool>>> {
+    ) -> StoreResult<Option<Vec<bool>>> {
         self.db().extend_plainly(tokens, lease).await.during("extend claims")
     }
 
     async fn finish_plain(
         &self,
         finishes: &[(ClaimToken, Finish)],
-    ) -> Answer<Vec<Option<Finished>>> {
+    ) -> StoreResult<Vec<Option<Finished>>> {
         self.db().end_plainly(finishes).await.during("finish claims")
     }
 
-    async fn switch_dedup(&self) -> Answer<()> {
+    async fn switch_dedup(&self) -> StoreResult<()> {
         self.db().switch_dedup_on().await.during("deduplicate")
     }
 
-    async fn next_due(&self, consumers: Vec<String>) -> Answer<Option<Timestamp>> {
+    async fn next_due(&self, consumers: Vec<String>) -> StoreResult<Option<Timestamp>> {
         self.db().find_next_due(&consumers).await.during("find the next due letter")
     }
 
@@ -64,41 +64,41 @@ impl Backend for MongoStore {
         Some(format!("{} letters", self.identity()))
     }
 
-    async fn plan(&self, spec: OperationSpec) -> Answer<Plan> {
+    async fn plan(&self, spec: OperationSpec) -> StoreResult<Plan> {
         self.db().plan_replay(&spec).await.during("plan the replay")
     }
 
-    async fn operation(&self, id: OperationId) -> Answer<Option<Operation>> {
+    async fn operation(&self, id: OperationId) -> StoreResult<Option<Operation>> {
         self.db().read_operation(id).await.during("read the operation")
     }
 
-    async fn operations(&self, limit: u32) -> Answer<Vec<Operation>> {
+    async fn operations(&self, limit: u32) -> StoreResult<Vec<Operation>> {
         self.db().list_operations(limit).await.during("list operations")
     }
 
-    async fn items(&self, id: OperationId, after: u64, limit: u32) -> Answer<ItemPage> {
+    async fn items(&self, id: OperationId, after: u64, limit: u32) -> StoreResult<ItemPage> {
         self.db().list_items(id, after, limit).await.during("list the items")
     }
 
-    async fn audit(&self, limit: u32) -> Answer<Vec<AuditEntry>> {
+    async fn audit(&self, limit: u32) -> StoreResult<Vec<AuditEntry>> {
         self.db().read_audit(limit).await.during("read the audit")
     }
 
-    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Answer<()> {
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> StoreResult<()> {
         self.db().write_processed(&events).await.during("write the processing audit")
     }
 
-    async fn processed(&self, limit: u32) -> Answer<Vec<ProcessedEvent>> {
+    async fn processed(&self, limit: u32) -> StoreResult<Vec<ProcessedEvent>> {
         self.db().read_processed(limit).await.during("read the processing audit")
     }
 
-    async fn check(&self, limits: CheckLimits) -> Answer<Vec<Finding>> {
+    async fn check(&self, limits: CheckLimits) -> StoreResult<Vec<Finding>> {
         const DURING: &str = "check the store";
         self.db().sweep_commits().await.during(DURING)?;
         self.db().examine(limits).await.during(DURING)
     }
 
-    async fn due(&self, overdue: Duration) -> Answer<Vec<Due>> {
+    async fn due(&self, overdue: Duration) -> StoreResult<Vec<Due>> {
         self.db().due_by_consumer(overdue).await.during("count due letters")
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Seen {
 }
 
 /// Letters that were read together.
-pub(crate) struct Found {
+pub(crate) struct LoadedRows {
     pub(crate) rows: Vec<Row>,
     pub(crate) is_locked: bool,
 }
@@ -185,7 +185,7 @@ impl Db {
         mut options: FindOptions,
         depth: Depth,
         seen: &mut Seen,
-    ) -> Result<Found> {
+    ) -> Result<LoadedRows> {
         if depth == Depth::Head {
             options.projection = Some(codec::head());
         }
@@ -196,7 +196,7 @@ impl Db {
             self.resolve(Coll::Letters, *lock).await?;
         }
         if !locks.is_empty() {
-            return Ok(Found { rows: Vec::new(), is_locked: true });
+            return Ok(LoadedRows { rows: Vec::new(), is_locked: true });
         }
         for document in &documents {
             let id = codec::letter_id(document)?;
@@ -209,10 +209,10 @@ impl Db {
         }
         if depth == Depth::Head {
             let rows = documents.iter().map(codec::read_row).collect::<Result<_>>()?;
-            return Ok(Found { rows, is_locked: false });
+            return Ok(LoadedRows { rows, is_locked: false });
         }
         let (rows, torn) = self.whole(documents).await?;
-        Ok(Found { is_locked: !torn.is_empty(), rows })
+        Ok(LoadedRows { is_locked: !torn.is_empty(), rows })
     }
 
     async fn load_items(

@@ -20,7 +20,7 @@ use crate::filter::{All, sort};
 use crate::keys;
 
 /// An operation, and the version of its document.
-pub(crate) struct Found {
+pub(crate) struct VersionedOperation {
     pub(crate) operation: Operation,
     pub(crate) version: i64,
     lock: Option<ObjectId>,
@@ -51,7 +51,7 @@ impl Db {
         &self,
         mut filter: Document,
         mut options: FindOptions,
-    ) -> Result<Vec<Found>> {
+    ) -> Result<Vec<VersionedOperation>> {
         filter.insert("number", doc! { "$exists": true });
         options.sort.get_or_insert_with(|| doc! { "number": 1_i32 });
         let documents = self.find(Coll::Operations, filter, options).await?;
@@ -94,13 +94,16 @@ impl Db {
                 progress: progress.get(&id).cloned().unwrap_or_default(),
             };
             let lock = document.get_object_id("lock").ok();
-            Ok(Found { operation, version: codec::version(document), lock })
+            Ok(VersionedOperation { operation, version: codec::version(document), lock })
         };
         documents.iter().map(read).collect()
     }
 
     /// The same, once nobody is at them.
-    pub(crate) async fn unlocked_operations(&self, filter: Document) -> Result<Vec<Found>> {
+    pub(crate) async fn unlocked_operations(
+        &self,
+        filter: Document,
+    ) -> Result<Vec<VersionedOperation>> {
         for _ in 0..TRIES {
             let found = self.find_operations(filter.clone(), FindOptions::default()).await?;
             let locks: HashSet<_> = found.iter().filter_map(|found| found.lock).collect();

@@ -39,7 +39,7 @@ impl Db {
     pub(crate) async fn run<V: Verb>(
         &self,
         verb: &V,
-    ) -> Result<std::result::Result<Done<V::Answer>, StoreError>> {
+    ) -> Result<std::result::Result<Done<V::Output>, StoreError>> {
         let began = Instant::now();
         let mut lost: u32 = 0;
         loop {

@@ -38,13 +38,13 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Number of requests that are sent before answers are read again.
 const BATCH: usize = 256;
 
-type Answer = Result<(), TransportError>;
+type AckResult = Result<(), TransportError>;
 
 /// An acknowledgement that was asked for.
 #[derive(Debug)]
 struct Asked {
     reply: Subject,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<AckResult>,
 }
 
 /// Sender of acknowledgements that await an answer. The task behind it lives as long as this.
@@ -66,7 +66,7 @@ impl Acks {
     }
 
     /// Acknowledges the message that is answered at `reply`; returns once the server has confirmed.
-    pub(crate) async fn acknowledge(&self, reply: &Subject) -> Answer {
+    pub(crate) async fn acknowledge(&self, reply: &Subject) -> AckResult {
         let (answer, answered) = oneshot::channel();
         if self.asked.send(Asked { reply: reply.clone(), answer }).is_err() {
             return Err(failed("the runtime of the source has ended"));
@@ -111,7 +111,7 @@ fn failed(text: &str) -> TransportError {
 struct Waiting {
     until: Instant,
     /// None when it was answered.
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<AckResult>>,
 }
 
 struct Sending {

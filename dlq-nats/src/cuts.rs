@@ -1,4 +1,4 @@
-//! [`Cuts`]: finds the messages that the client cannot read.
+//! [`UnreadableSearch`]: finds the messages that the client cannot read.
 //!
 //! A server keeps whatever headers a producer writes. Where the client cannot read one it gives its connection up, and
 //! does so each time that the message is handed out to it; at a carriage return in a value its task breaks down, and the
@@ -46,7 +46,7 @@ const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 /// Looks for messages that the client cannot read, in the background.
 #[derive(Debug)]
-pub(crate) struct Cuts {
+pub(crate) struct UnreadableSearch {
     /// The time when the connection was last lost with messages on their way.
     last: Option<Instant>,
     looking: JoinSet<Option<Seen>>,
@@ -119,7 +119,7 @@ struct Seen {
     unreadable: Vec<Kept>,
 }
 
-impl Default for Cuts {
+impl Default for UnreadableSearch {
     fn default() -> Self {
         Self {
             last: None,
@@ -133,7 +133,7 @@ impl Default for Cuts {
     }
 }
 
-impl Cuts {
+impl UnreadableSearch {
     /// The connection was lost while messages were on their way.
     pub(crate) fn note(&mut self, context: &Context, durable: &Durable) {
         let last = self.last.replace(Instant::now());

@@ -13,7 +13,7 @@ use dlq_core::protocol::{Replay, of_replay, of_replay_to_handler};
 use dlq_core::{BindingKey, DeadLetter, StoreError, StoreErrorKind, SystemClock};
 
 use crate::error::answer;
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::inboxes::{Inboxes, Publication};
 use crate::permissions::unanswered;
 use crate::publish::{is_too_large, unwritable};
@@ -76,7 +76,7 @@ pub(crate) struct Parcel<'a> {
 pub(crate) struct Dispatch {
     pub(crate) context: Context,
     /// The JetStream domain in which letters have to arrive.
-    pub(crate) home: Home,
+    pub(crate) home: StreamDomain,
     pub(crate) inboxes: Arc<Inboxes>,
     /// The secret by which consumers of the streams believe whose letter it is.
     pub(crate) key: Option<BindingKey>,

@@ -1,4 +1,4 @@
-//! [`Home`]: the JetStream domain that a context leads to, where what is published has to arrive.
+//! [`StreamDomain`]: the JetStream domain that a context leads to, where what is published has to arrive.
 //!
 //! A message is published to its subject, whoever keeps that: between domains that are connected, as those of a hub and its
 //! leaf nodes, also a stream of another one, whose confirmation may come first, or alone. So a confirmation counts when it
@@ -29,7 +29,7 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// A context and its domain. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Home {
+pub(crate) struct StreamDomain {
     pub(crate) context: Context,
     /// A stream of it.
     stream: Arc<str>,
@@ -46,7 +46,7 @@ struct Known {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct StreamInfoReply {
     #[serde(default)]
     domain: String,
     error: Option<jetstream::Error>,
@@ -105,7 +105,7 @@ impl Known {
     }
 }
 
-impl Home {
+impl StreamDomain {
     /// Makes the home of `context`, in which this stream is.
     pub(crate) fn new(context: Context, stream: &str) -> Self {
         Self { context, stream: stream.into(), known: Arc::default() }
@@ -161,7 +161,8 @@ impl Home {
         let subject = format!("STREAM.INFO.{}", self.stream);
         let question = json!({});
         let answer =
-            asked(|| self.context.request::<_, _, Answer>(subject.clone(), &question)).await;
+            asked(|| self.context.request::<_, _, StreamInfoReply>(subject.clone(), &question))
+                .await;
         let said = answer.ok().filter(|answer| answer.error.is_none()).map(|answer| answer.domain);
         let mut known = self.known();
         known.ours = said.or(known.ours.take());

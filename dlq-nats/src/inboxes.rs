@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use crate::home::{Home, Word};
+use crate::home::{StreamDomain, Word};
 
 /// A message that a stream is to keep.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     client: Client,
-    home: Home,
+    home: StreamDomain,
     /// Time for which the server may be silent. Many messages, or a distant server, take longer than that, and are
     /// confirmed bit by bit.
     patience: Duration,
@@ -64,7 +64,7 @@ struct Inbox {
 }
 
 impl Inboxes {
-    pub(crate) fn new(home: Home) -> Self {
+    pub(crate) fn new(home: StreamDomain) -> Self {
         let (client, patience) = (home.context.client(), home.context.timeout());
         Self { client, home, patience, idle: Mutex::default() }
     }

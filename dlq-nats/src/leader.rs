@@ -63,7 +63,7 @@ impl Kept {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct MessageReply {
     message: Option<Raw>,
     error: Option<jetstream::Error>,
 }
@@ -111,7 +111,7 @@ pub(crate) async fn get(
     named.map_err(|error| unavailable(error.to_string(), error.into()))?;
     let subject = format!("STREAM.MSG.GET.{name}");
     let question = which.asked();
-    let answer = asked(|| context.request::<_, _, Answer>(subject.clone(), &question)).await;
+    let answer = asked(|| context.request::<_, _, MessageReply>(subject.clone(), &question)).await;
     let answer = answer.map_err(|error| {
         let why = match error.kind() {
             RequestErrorKind::TimedOut | RequestErrorKind::NoResponders => {
@@ -122,14 +122,16 @@ pub(crate) async fn get(
         unavailable(why, error.into())
     })?;
     match answer {
-        Answer { error: None, message: Some(raw) } => {
+        MessageReply { error: None, message: Some(raw) } => {
             let kept = raw.kept();
             kept.map(Some).map_err(|error| unavailable(error.to_string(), error.into()))
         }
         // So says a server of a stream that is there no more, too.
-        Answer { error: Some(error), .. } if error.code() == 404 => Ok(None),
-        Answer { error: Some(error), .. } => Err(unavailable(error.to_string(), error.into())),
-        Answer { error: None, message: None } => {
+        MessageReply { error: Some(error), .. } if error.code() == 404 => Ok(None),
+        MessageReply { error: Some(error), .. } => {
+            Err(unavailable(error.to_string(), error.into()))
+        }
+        MessageReply { error: None, message: None } => {
             let text = "the server has answered something else";
             Err(unavailable(text.to_owned(), text.into()))
         }

@@ -115,8 +115,8 @@ mod wire;
 pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use jetstream::JetStream;
 pub use letters::{
-    Extent, NatsEntries, NatsLetters, NatsReplay, NatsTarget, Progress, ReplayOutcome, ReplayPlan,
-    ReplayReport, Replayed, Skipped, StoredLetter, Subscriber,
+    NatsEntries, NatsLetters, NatsReplay, NatsTarget, Progress, QueueDepth, ReplayOutcome,
+    ReplayPlan, ReplayReport, Replayed, Skipped, StoredLetter, Subscriber,
 };
 pub use marks::NatsCrashMarks;
 pub use outbox::NatsOutbox;

@@ -1,4 +1,4 @@
-//! [`Looks`]: something that is looked at once in a lease.
+//! [`LeaseCheck`]: something that is looked at once in a lease.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tokio::time::Instant;
 
 /// Looks at something once in a lease, beside what else is done.
 #[derive(Debug)]
-pub(crate) struct Looks<T> {
+pub(crate) struct LeaseCheck<T> {
     looked: Instant,
     looking: JoinSet<T>,
 }
 
-impl<T> Default for Looks<T> {
+impl<T> Default for LeaseCheck<T> {
     /// It was looked just now.
     fn default() -> Self {
         Self { looked: Instant::now(), looking: JoinSet::new() }
     }
 }
 
-impl<T: Send + 'static> Looks<T> {
+impl<T: Send + 'static> LeaseCheck<T> {
     /// Returns the result of the look, once.
     pub(crate) fn seen(&mut self) -> Option<T> {
         self.looking.try_join_next()?.ok()

@@ -7,9 +7,9 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use dlq_core::{SharedClock, StoreError, Timestamp, TransportError, TransportErrorKind};
 
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::leader::{self, Kept, Which};
-use crate::looks::Looks;
+use crate::looks::LeaseCheck;
 use crate::publish::rewrite;
 
 const OPERATION: &str = "write an overdue retry record anew";
@@ -41,7 +41,7 @@ pub(crate) struct Overdue {
     waiting: Waiting,
     /// Sequence at which the next turn begins.
     from: u64,
-    looks: Looks<Result<u64, StoreError>>,
+    looks: LeaseCheck<Result<u64, StoreError>>,
 }
 
 /// The records of a consumer that wait.
@@ -56,7 +56,7 @@ impl Overdue {
     /// Records of this stream whose subjects match.
     pub(crate) fn new(stream: Config, filter: String, clock: SharedClock) -> Self {
         let waiting = Waiting { stream, filter, clock };
-        Self { waiting, from: 1, looks: Looks::default() }
+        Self { waiting, from: 1, looks: LeaseCheck::default() }
     }
 
     /// Looks on when it is time, and fails when one was late and could not be written.
@@ -83,7 +83,7 @@ impl Waiting {
     /// Looks at them from there on, and says where to go on.
     async fn turn(&self, context: &Context, mut from: u64) -> Result<u64, StoreError> {
         let name = &self.stream.name;
-        let home = Home::new(context.clone(), name);
+        let home = StreamDomain::new(context.clone(), name);
         let (mut steps, mut bytes) = (0, 0);
         // What is written in this turn is looked at in another one.
         let mut end = u64::MAX;
@@ -111,7 +111,7 @@ impl Waiting {
 
     async fn anew(
         &self,
-        home: &Home,
+        home: &StreamDomain,
         found: &Kept,
         due: Timestamp,
     ) -> Result<Option<u64>, StoreError> {

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SHOWN: usize = 10;
 
 #[derive(Debug, Default, Deserialize)]
-struct Answer {
+struct UserInfoReply {
     #[serde(default)]
     data: User,
 }
@@ -82,7 +82,7 @@ impl User {
     pub(crate) async fn ask(client: &Client) -> Option<Self> {
         let request = Request::new().timeout(Some(PATIENCE));
         let answer = client.send_request(WHO_AM_I, request).await.ok()?;
-        serde_json::from_slice::<Answer>(&answer.payload).ok().map(|answer| answer.data)
+        serde_json::from_slice::<UserInfoReply>(&answer.payload).ok().map(|answer| answer.data)
     }
 
     /// Returns true if the user may publish to all subjects that match this pattern.

@@ -4,7 +4,7 @@ use dlq_core::Timestamp;
 
 /// Metadata of a message that the server hands out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MessageMeta {
     pub(crate) stream: String,
     /// Number of times that it was handed out, including this one.
     pub(crate) delivered: u32,
@@ -12,7 +12,7 @@ pub(crate) struct Place {
     pub(crate) published: Timestamp,
 }
 
-impl Place {
+impl MessageMeta {
     /// Reads `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMER_SEQUENCE.NANOS.PENDING`, before which newer servers
     /// write domain and account.
     pub(crate) fn read(reply: &str) -> Option<Self> {
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn both_forms_are_read() {
-        let place = Place {
+        let place = MessageMeta {
             stream: "ORDERS".to_owned(),
             delivered: 3,
             sequence: 42,
@@ -57,10 +57,10 @@ mod tests {
         let rest = "ORDERS.billing.3.42.17.1790000000000000001.5";
         assert_eq!(handed(&format!("$JS.ACK.{rest}")), Some(17));
         assert_eq!(handed(&format!("$JS.ACK.hub.ACC.{rest}.token")), Some(17));
-        assert_eq!(Place::read(&format!("$JS.ACK.{rest}")), Some(place.clone()));
-        assert_eq!(Place::read(&format!("$JS.ACK.hub.ACC.{rest}.token")), Some(place));
+        assert_eq!(MessageMeta::read(&format!("$JS.ACK.{rest}")), Some(place.clone()));
+        assert_eq!(MessageMeta::read(&format!("$JS.ACK.hub.ACC.{rest}.token")), Some(place));
         for odd in ["", "_INBOX.x", "$JS.ACK.a.b", "$JS.ACK.ORDERS.c.x.y.z.t.p"] {
-            assert_eq!(Place::read(odd), None, "{odd}");
+            assert_eq!(MessageMeta::read(odd), None, "{odd}");
         }
     }
 }

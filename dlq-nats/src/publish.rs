@@ -21,7 +21,7 @@ use dlq_core::protocol::Ours;
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
 use crate::error::answer;
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::leader::Kept;
 use crate::permissions::{ENDED, has_ended, read_from, unanswered};
 use crate::sink::WRITE;
@@ -63,7 +63,7 @@ pub(crate) struct Outgoing<'a> {
 
 /// Writes it, and returns once the server has confirmed: whether it was there already.
 pub(crate) async fn send(
-    home: &Home,
+    home: &StreamDomain,
     stream: &stream::Config,
     outgoing: Outgoing<'_>,
 ) -> Result<bool, StoreError> {
@@ -107,7 +107,7 @@ pub(crate) async fn send(
 
 /// Error that nobody has said in time whether the stream keeps what was published to `subject`.
 pub(crate) fn unheard(
-    home: &Home,
+    home: &StreamDomain,
     stream: &stream::Config,
     operation: &'static str,
     subject: &str,
@@ -118,7 +118,7 @@ pub(crate) fn unheard(
 
 /// Writes anew, as it is, what stands alone under its subject: its new sequence, or `None` when it stands there no more.
 pub(crate) async fn rewrite(
-    home: &Home,
+    home: &StreamDomain,
     stream: &stream::Config,
     operation: &'static str,
     found: &Kept,
@@ -154,7 +154,7 @@ pub(crate) fn most(client: &Client) -> usize {
 }
 
 struct To<'a> {
-    home: &'a Home,
+    home: &'a StreamDomain,
     stream: &'a stream::Config,
     operation: &'static str,
 }

@@ -11,14 +11,14 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cuts::{self, Cuts};
+use crate::cuts::{self, UnreadableSearch};
 use crate::durable::Durable;
 use crate::error::{SetupError, unavailable};
 use crate::overdue::Overdue;
 use crate::permissions::{ENDED, has_ended};
-use crate::place::Place;
+use crate::place::MessageMeta;
 use crate::ready::{Fetched, Ready};
-use crate::vain::Vain;
+use crate::vain::EmptyRequests;
 
 /// Time for which the server keeps a request that it cannot fill.
 pub(crate) const EXPIRES: Duration = Duration::from_secs(30);
@@ -54,10 +54,10 @@ pub(crate) struct Puller {
     polled: Instant,
     /// Number of connections that the client had made when the server was last asked.
     connects: u64,
-    cuts: Cuts,
+    cuts: UnreadableSearch,
     /// True if stream and consumer have to be checked before the server is asked again.
     doubtful: bool,
-    vain: Vain,
+    vain: EmptyRequests,
     /// True if a message has come again, so that a check is worthwhile.
     again: bool,
     looked: Instant,
@@ -84,9 +84,9 @@ impl Puller {
             heard: now,
             polled: now,
             connects: 0,
-            cuts: Cuts::default(),
+            cuts: UnreadableSearch::default(),
             doubtful: false,
-            vain: Vain::default(),
+            vain: EmptyRequests::default(),
             again: false,
             looked: now,
             looking: JoinSet::new(),
@@ -228,7 +228,7 @@ impl Puller {
             // What still works is not given up because something else is silent.
             Some(Ok(Err(SetupError::Unavailable(..)))) if !self.doubtful => {}
             Some(Ok(Err(error))) => {
-                (self.doubtful, self.vain) = (true, Vain::default());
+                (self.doubtful, self.vain) = (true, EmptyRequests::default());
                 if has_ended(&self.client) {
                     return Err(closed());
                 }
@@ -273,8 +273,8 @@ impl Puller {
         self.heard = Instant::now();
         let Some(status) = message.status.map(|status| status.as_u16()) else {
             self.asked = self.asked.saturating_sub(1);
-            (self.pause, self.vain) = (FIRST_PAUSE, Vain::default());
-            let read = message.reply.clone().and_then(|to| Some((Place::read(&to)?, to)));
+            (self.pause, self.vain) = (FIRST_PAUSE, EmptyRequests::default());
+            let read = message.reply.clone().and_then(|to| Some((MessageMeta::read(&to)?, to)));
             match read {
                 Some((place, reply)) => {
                     // Its lease may have become another one meanwhile, or a limit was set.
@@ -291,13 +291,13 @@ impl Puller {
         };
         let description = message.description.as_deref().unwrap_or_default();
         match status {
-            100 => self.vain = Vain::default(),
+            100 => self.vain = EmptyRequests::default(),
             404 | 408 => {
                 let left = message.headers.as_ref().and_then(|headers| {
                     headers.get("Nats-Pending-Messages")?.as_str().parse::<usize>().ok()
                 });
                 self.asked = left.map_or(0, |left| self.asked.saturating_sub(left));
-                (self.pause, self.vain) = (FIRST_PAUSE, Vain::default());
+                (self.pause, self.vain) = (FIRST_PAUSE, EmptyRequests::default());
             }
             _ => {
                 let refused = format!("{status} {description}");

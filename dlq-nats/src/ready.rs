@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::cuts::Held;
 use crate::error::unavailable;
 use crate::leader::Kept;
-use crate::place::Place;
+use crate::place::MessageMeta;
 use crate::settle::{PROGRESS, nak};
 
 /// When it is said again that a lease is to begin anew, at most.
@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Fetched {
     pub(crate) message: Message,
     pub(crate) reply: Subject,
-    pub(crate) place: Place,
+    pub(crate) place: MessageMeta,
     /// No later than this its lease has begun.
     received: Instant,
     renewal: Option<Renewal>,
@@ -91,7 +91,13 @@ impl Ready {
         self.fetched.pop_front()
     }
 
-    pub(crate) fn push(&mut self, message: Message, reply: Subject, place: Place, at: Instant) {
+    pub(crate) fn push(
+        &mut self,
+        message: Message,
+        reply: Subject,
+        place: MessageMeta,
+        at: Instant,
+    ) {
         let (renewal, unreadable) = (None, None);
         let fetched = Fetched { message, reply, place, received: at, renewal, unreadable };
         self.fetched.push_back(fetched);
@@ -109,7 +115,7 @@ impl Ready {
             description: None,
         };
         let (stream, published) = (stream.to_owned(), kept.time);
-        let place = Place { stream, delivered: 1, sequence: kept.sequence, published };
+        let place = MessageMeta { stream, delivered: 1, sequence: kept.sequence, published };
         let unreadable = Some(Unreadable { headers: kept.headers, held });
         let (received, renewal) = (Instant::now(), None);
         self.fetched.push_back(Fetched { message, reply, place, received, renewal, unreadable });

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
 use crate::leader::{self, Which};
-use crate::place::Place;
+use crate::place::MessageMeta;
 use crate::publish::{Whole, receive};
 use crate::pull::Puller;
 use crate::ready::Fetched;
@@ -155,7 +155,8 @@ impl fmt::Debug for Opening {
 }
 
 fn unreadable(fetched: &Fetched, error: &StoreError) -> TransportError {
-    let (subject, Place { stream, sequence, .. }) = (&fetched.message.subject, &fetched.place);
+    let (subject, MessageMeta { stream, sequence, .. }) =
+        (&fetched.message.subject, &fetched.place);
     let text = format!("record {sequence} of stream `{stream}`, on `{subject}`: {error}");
     TransportError::new(TransportErrorKind::Unavailable, READING).with_detail(text)
 }
@@ -163,7 +164,7 @@ fn unreadable(fetched: &Fetched, error: &StoreError) -> TransportError {
 /// A record that can never be read whole, since its parts have gone or its header is forged. Nobody can handle it, and to
 /// keep it would help nobody: its letter says what is known.
 fn damaged(reading: &Reading, fetched: Fetched, error: &StoreError) -> Delivery {
-    let Place { stream, sequence, .. } = &fetched.place;
+    let MessageMeta { stream, sequence, .. } = &fetched.place;
     let text = format!(
         "record {sequence} of stream `{stream}` can never be read whole ({error}): its message is lost unless its producer \
          has it"

@@ -4,7 +4,7 @@ use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Ours, of_delayed_retry};
 use dlq_core::{Binding, DeadLetter, DelayedRetry, RetryQueue, SharedClock, StoreError};
 
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::names::{tail, token};
 use crate::publish::{Outgoing, send};
 use crate::streams::RetryStream;
@@ -22,7 +22,7 @@ const OPERATION: &str = "write a retry record";
 /// later writer knows of more attempts is then forgotten.
 #[derive(Clone, Debug)]
 pub struct NatsRetryQueue {
-    home: Home,
+    home: StreamDomain,
     stream: RetryStream,
     config: Arc<Config>,
     consumer: String,
@@ -32,7 +32,7 @@ pub struct NatsRetryQueue {
 
 impl NatsRetryQueue {
     pub(crate) fn new(
-        home: Home,
+        home: StreamDomain,
         stream: RetryStream,
         consumer: &str,
         schedules: bool,

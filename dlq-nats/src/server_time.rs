@@ -19,7 +19,7 @@ pub(crate) struct ServerTime {
 }
 
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct TimeReply {
     ts: Option<Timestamp>,
     error: Option<async_nats::jetstream::Error>,
 }
@@ -46,7 +46,7 @@ impl ServerTime {
         };
         let subject = format!("STREAM.INFO.{}", self.stream);
         let answer = self.context.request(subject, &serde_json::json!({})).await;
-        let answer: Answer = answer.map_err(|error| unavailable(error.to_string()))?;
+        let answer: TimeReply = answer.map_err(|error| unavailable(error.to_string()))?;
         if let Some(error) = answer.error {
             return Err(unavailable(error.to_string()));
         }

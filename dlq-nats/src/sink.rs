@@ -7,7 +7,7 @@ use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Sink, StoreError, StoreErrorKind};
 
 use crate::dispatch::CONSUMER;
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::inboxes::{Heard, Inboxes, Publication};
 use crate::jetstream::JetStream;
 use crate::names::tail;
@@ -43,7 +43,7 @@ pub(crate) const WRITE: &str = "write a dead letter";
 /// that was deleted is created again, and the log says at level `ERROR` that what it kept is lost.
 #[derive(Clone, Debug)]
 pub struct NatsSink {
-    home: Home,
+    home: StreamDomain,
     stream: DlqStream,
     config: Arc<Config>,
     inboxes: Arc<Inboxes>,
@@ -65,7 +65,7 @@ impl NatsSink {
             permissions::require_some(&context.client(), &config.subjects).await
         };
         opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
-        let home = Home::find(context, &config.name).await;
+        let home = StreamDomain::find(context, &config.name).await;
         let inboxes = Arc::new(Inboxes::new(home.clone()));
         Ok(Self { home, stream, config: Arc::new(config), inboxes, consumer: None })
     }

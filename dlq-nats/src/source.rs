@@ -10,7 +10,7 @@ use dlq_core::{
     Ordering, Origin, Position, Recipients, SharedClock, Source, TransportError,
 };
 
-use crate::place::Place;
+use crate::place::MessageMeta;
 use crate::pull::Puller;
 use crate::ready::Fetched;
 use crate::records::Records;
@@ -184,7 +184,7 @@ impl Reading {
     }
 
     /// Returns where a message stands.
-    pub(crate) fn stands(&self, place: &Place) -> Origin {
+    pub(crate) fn stands(&self, place: &MessageMeta) -> Origin {
         Origin::new("nats", &*place.stream, Position::Offset(place.sequence))
             .with_cluster(Arc::clone(&self.cluster))
     }
@@ -195,7 +195,7 @@ impl Reading {
         subject: &str,
         mut headers: Headers,
         payload: Bytes,
-        place: Place,
+        place: MessageMeta,
     ) -> Delivery {
         let mut key = None;
         if let Some(name) = &self.key_header {

@@ -8,7 +8,7 @@ use dlq_core::{
 
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::jetstream::JetStream;
 use crate::marks::NatsCrashMarks;
 use crate::names::token;
@@ -354,7 +354,7 @@ impl NatsTransport {
         };
         let info = opened.await.map_err(|error| error.for_store(OPENING))?;
         let schedules = stream.schedules(&info);
-        let home = Home::new(context, &stream.name);
+        let home = StreamDomain::new(context, &stream.name);
         Ok(NatsRetryQueue::new(home, stream, name, schedules, self.clock.clone()))
     }
 }

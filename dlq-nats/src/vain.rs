@@ -1,4 +1,4 @@
-//! [`Vain`]: requests for messages that come to nothing although stream and consumer are well.
+//! [`EmptyRequests`]: requests for messages that come to nothing although stream and consumer are well.
 
 use async_nats::Client;
 use dlq_core::TransportError;
@@ -12,13 +12,13 @@ const LUCK: u32 = 2;
 
 /// Requests in a row of which no message came, nor a word that one may.
 #[derive(Debug, Default)]
-pub(crate) struct Vain {
+pub(crate) struct EmptyRequests {
     times: u32,
     /// Server's answer to the last one, if any.
     refused: Option<String>,
 }
 
-impl Vain {
+impl EmptyRequests {
     pub(crate) fn count(&mut self, refused: Option<String>) {
         self.times = self.times.saturating_add(1);
         self.refused = refused;

@@ -191,7 +191,7 @@ async fn parent() {
         let end = child.wait().unwrap();
         assert_eq!(end.code(), None, "the child of run {run} ended by itself: {end}");
     }
-    let found = Found::read(&directory.path().join("journal"));
+    let found = Recorded::read(&directory.path().join("journal"));
     let clock = clock_of(kills + 1);
     let store = open(&url, &clock).await;
     assert_eq!(damage(&store).await, Vec::<String>::new(), "seed {seed}");
@@ -214,7 +214,7 @@ async fn damage(store: &RedisStore) -> Vec<String> {
 
 /// Contents of the journal.
 #[derive(Default)]
-struct Found {
+struct Recorded {
     put: BTreeSet<LetterId>,
     /// Fencing token and run of the program, by letter.
     runs: BTreeMap<LetterId, Vec<(u64, u64)>>,
@@ -223,7 +223,7 @@ struct Found {
     runs_after_done: Vec<LetterId>,
 }
 
-impl Found {
+impl Recorded {
     fn read(journal: &Path) -> Self {
         let text = std::fs::read_to_string(journal).unwrap();
         let mut found = Self::default();

@@ -146,7 +146,7 @@ async fn parent() {
         let steps = 1 + random.below(40);
         kill_after(directory.path(), run, steps, &mut random);
     }
-    let found = Found::read(&directory.path().join("journal"));
+    let found = Recorded::read(&directory.path().join("journal"));
     let clock = clock_of(kills + 1);
     let store = open(directory.path(), &clock).await;
     assert_eq!(store.verify().await.expect("check answers"), Vec::<String>::new(), "seed {seed}");
@@ -186,7 +186,7 @@ fn kill_after(directory: &Path, run: u64, steps: u64, random: &mut Random) {
 
 /// What the journal says.
 #[derive(Default)]
-struct Found {
+struct Recorded {
     put: BTreeSet<LetterId>,
     /// Fencing token and run of the program, by letter.
     runs: BTreeMap<LetterId, Vec<(u64, u64)>>,
@@ -195,7 +195,7 @@ struct Found {
     runs_after_done: Vec<LetterId>,
 }
 
-impl Found {
+impl Recorded {
     fn read(journal: &Path) -> Self {
         let text = std::fs::read_to_string(journal).expect("the journal can be read");
         let mut found = Self::default();

@@ -125,13 +125,13 @@ async fn work(store: PostgresStore, journal: Arc<File>, owner: String) {
 }
 
 /// A place of its own for each test: a database, and a directory of journals.
-struct Place {
+struct TestDatabase {
     url: String,
     store: PostgresStore,
     journals: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDatabase {
     async fn new(server: &str, name: &str, letters: u64) -> Self {
         let mut conn = PgConnection::connect(server).await.unwrap();
         conn.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
@@ -195,7 +195,7 @@ fn ends_well((mut child, lines): (Child, impl Iterator<Item = String>)) {
 
 fn each_letter_runs_once(server: &str) {
     const LETTERS: u64 = 10_000;
-    let place = block_on(Place::new(server, "once", LETTERS));
+    let place = block_on(TestDatabase::new(server, "once", LETTERS));
     let operation = block_on(place.send_back(LETTERS));
     let began = Instant::now();
     let owners: Vec<_> = (0..PROCESSES).map(|n| format!("process-{n}")).collect();
@@ -223,7 +223,7 @@ fn only_what_was_in_flight_runs_again(server: &str) {
     const LETTERS: u64 = 10_000;
     let kills = number("DLQ_KILL_RUNS", 24);
     let seed = number("DLQ_KILL_SEED", u64::from(std::process::id())) | 1 << 40;
-    let place = block_on(Place::new(server, "killed", LETTERS));
+    let place = block_on(TestDatabase::new(server, "killed", LETTERS));
     let operation = block_on(place.send_back(LETTERS));
     let killed: Mutex<Vec<String>> = Mutex::default();
     let lived: Mutex<Vec<String>> = Mutex::default();
@@ -305,7 +305,7 @@ fn only_what_was_in_flight_runs_again(server: &str) {
 
 fn operations_share_the_letters(server: &str) {
     const LETTERS: u64 = 200;
-    let place = block_on(Place::new(server, "shared", LETTERS));
+    let place = block_on(TestDatabase::new(server, "shared", LETTERS));
     let owners: Vec<_> = (0..PROCESSES).map(|n| format!("process-{n}")).collect();
     let mut processes: Vec<_> = owners.iter().map(|owner| place.process("start", owner)).collect();
     for (child, _) in &mut processes {

@@ -18,11 +18,11 @@ use crate::{Entry, FORGOTTEN, Journal, MESSAGES, message};
 /// The death of a process ends all leases; the next one is handed out what was not acknowledged.
 #[derive(Clone, Debug)]
 pub struct FileBroker {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Inner {
     journal: Journal,
     changed: Notify,
     queue: Mutex<Queue>,
@@ -58,7 +58,7 @@ impl FileBroker {
         }
         let ready = (0..MESSAGES).filter(|n| !settled.contains(n)).collect();
         let queue = Queue { ready, handed_out, ..Queue::default() };
-        let shared = Shared {
+        let shared = Inner {
             journal: Journal::open(path)?,
             changed: Notify::new(),
             queue: Mutex::new(queue),

@@ -43,7 +43,7 @@ impl Tracker {
 
 /// A record in flight.
 #[derive(Clone, Copy)]
-struct Place {
+struct RecordInFlight {
     partition: i32,
     number: usize,
 }
@@ -60,13 +60,13 @@ impl Trackers {
         Self { topic: topic.to_owned(), partitions, committed }
     }
 
-    fn received(&mut self, message: &BorrowedMessage<'_>) -> Place {
+    fn received(&mut self, message: &BorrowedMessage<'_>) -> RecordInFlight {
         let partition = message.partition();
         let number = self.partitions.entry(partition).or_default().received(message.offset());
-        Place { partition, number }
+        RecordInFlight { partition, number }
     }
 
-    fn ended(&mut self, consumer: &impl Consumer, place: Place) -> Result<(), Failed> {
+    fn ended(&mut self, consumer: &impl Consumer, place: RecordInFlight) -> Result<(), Failed> {
         let tracker = self.partitions.get_mut(&place.partition).ok_or("never received")?;
         tracker.ended(place.number);
         if self.committed.elapsed() >= COMMIT {
@@ -107,7 +107,7 @@ pub(super) fn polled(
 ) -> Result<Duration, Failed> {
     let consumer: BaseConsumer = joined(config, topic, group)?;
     let mut trackers = Trackers::new(topic);
-    let mut held: Vec<(Place, BorrowedMessage<'_>)> = Vec::with_capacity(in_flight);
+    let mut held: Vec<(RecordInFlight, BorrowedMessage<'_>)> = Vec::with_capacity(in_flight);
     let mut chance = Chance(0x9E37_79B9_7F4A_7C15);
     let mut start = None;
     for received in 0..count + in_flight {

@@ -41,7 +41,7 @@ use dlq_core::store::BoxLetters;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
-use crate::open::{self, Place};
+use crate::open::{self, StoreOrBroker};
 use crate::output::{Output, Progress};
 use crate::{contexts, secret};
 
@@ -108,7 +108,7 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
     let Cli { from, command, .. } = cli;
     let target = secret::without_password(from.as_deref().unwrap_or_default());
     match place {
-        Place::Store(store) => {
+        StoreOrBroker::Store(store) => {
             let letters = BoxLetters::new(store.store().clone());
             let context = Context {
                 letters,
@@ -120,11 +120,11 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
             at_store(store, from.as_deref(), context, command).await
         }
         #[cfg(feature = "kafka")]
-        Place::Kafka(broker) => crate::kafka::run(&broker, out, command).await,
+        StoreOrBroker::Kafka(broker) => crate::kafka::run(&broker, out, command).await,
         #[cfg(feature = "nats")]
-        Place::Nats(broker) => crate::nats::run(&broker, out, command).await,
+        StoreOrBroker::Nats(broker) => crate::nats::run(&broker, out, command).await,
         #[cfg(feature = "redis")]
-        Place::Redis(broker) => crate::redis::run(&broker, out, command).await,
+        StoreOrBroker::Redis(broker) => crate::redis::run(&broker, out, command).await,
     }
 }
 

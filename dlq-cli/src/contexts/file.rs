@@ -76,7 +76,7 @@ impl std::fmt::Debug for Named {
 impl File {
     /// Reads the file; one that is not there, unless somebody named it, has no contexts.
     pub(crate) fn read() -> Result<Self, CliError> {
-        let Some(Place { path, is_named }) = place() else { return Ok(Self::default()) };
+        let Some(ConfigFile { path, is_named }) = place() else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_named => {
@@ -155,21 +155,21 @@ impl File {
     }
 }
 
-struct Place {
+struct ConfigFile {
     path: PathBuf,
     /// It must be there.
     is_named: bool,
 }
 
 /// Returns the place of the file; an empty `DLQ_CONFIG` is none.
-fn place() -> Option<Place> {
+fn place() -> Option<ConfigFile> {
     if let Some(path) = std::env::var_os("DLQ_CONFIG") {
-        return (!path.is_empty()).then(|| Place { path: path.into(), is_named: true });
+        return (!path.is_empty()).then(|| ConfigFile { path: path.into(), is_named: true });
     }
     let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = if cfg!(windows) { folder("APPDATA") } else { folder("XDG_CONFIG_HOME") };
     let base = base.or_else(|| Some(folder("HOME")?.join(".config")))?;
-    Some(Place { path: base.join("dlq").join("config.toml"), is_named: false })
+    Some(ConfigFile { path: base.join("dlq").join("config.toml"), is_named: false })
 }
 
 /// `:LINE:COLUMN`, counted from one.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use dlq_core::log::Log as _;
-use dlq_kafka::{ExtentReader, KafkaLag};
+use dlq_kafka::{KafkaLag, QueueDepthReader};
 
 use super::{Broker, ladder};
 use crate::cli::{BrokerArgs, ServeAtBrokerArgs};
 use crate::error::{CliError, chain};
 use crate::filter::AtKafkaArgs;
-use crate::serve::{Extent, Measure, Readers};
+use crate::serve::{Measure, QueueDepth, Readers};
 
 /// Interval at which the groups that take letters into a store are looked up: a client is made for each.
 const GROUPS: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ const GROUPS: Duration = Duration::from_secs(60);
 /// A topic of dead letters, and the groups whose lag is asked for.
 pub(crate) struct Measured {
     broker: Broker,
-    extent: ExtentReader,
+    extent: QueueDepthReader,
     /// Lags by the name of the group.
     lags: BTreeMap<String, KafkaLag>,
     /// When it was known last which groups take letters into a store.
@@ -53,7 +53,7 @@ impl Measured {
 }
 
 impl Measure for Measured {
-    async fn measure(&mut self) -> Result<Extent, CliError> {
+    async fn measure(&mut self) -> Result<QueueDepth, CliError> {
         let Broker { brokers, topic, .. } = &self.broker;
         let failed = |error| self.broker.failed(error);
         let found = self.extent.read().await.map_err(failed)?;
@@ -89,7 +89,7 @@ impl Measure for Measured {
             }
         }
         let by_partition = found.by_partition.into_iter();
-        Ok(Extent {
+        Ok(QueueDepth {
             by_part: by_partition.map(|(partition, n)| (partition.to_string(), n)).collect(),
             oldest: found.oldest,
             kept: found.retention,

@@ -8,7 +8,7 @@ use super::Broker;
 use super::url::NatsUrl;
 use crate::cli::{BrokerArgs, ConsumerOf, ServeAtBrokerArgs};
 use crate::error::CliError;
-use crate::serve::{Extent, Measure, Readers};
+use crate::serve::{Measure, QueueDepth, Readers};
 
 /// A stream of dead letters, to which there is a connection unless the latest look failed.
 pub(crate) struct Measured {
@@ -53,7 +53,7 @@ impl Measured {
 }
 
 impl Measure for Measured {
-    async fn measure(&mut self) -> Result<Extent, CliError> {
+    async fn measure(&mut self) -> Result<QueueDepth, CliError> {
         let (broker, letters) = self.letters().await?;
         let asking = async {
             let found = letters.extent().await?;
@@ -74,7 +74,7 @@ impl Measure for Measured {
             };
             let ends = BTreeMap::from([(broker.stream.clone(), found.last_sequence)]);
             let readers = Readers::Nats { ends, progress };
-            Ok(Extent { by_part, oldest: found.oldest, kept: found.max_age, readers })
+            Ok(QueueDepth { by_part, oldest: found.oldest, kept: found.max_age, readers })
         };
         broker.permitted(asking).await
     }

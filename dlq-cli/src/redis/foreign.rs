@@ -22,12 +22,12 @@ use crate::output::Output;
 use crate::signals::until_asked;
 
 /// Letters of another library, and the URL, fit to be shown.
-struct Place<'a> {
+struct NamedLetters<'a> {
     letters: &'a ForeignLetters,
     shown: &'a str,
 }
 
-impl Place<'_> {
+impl NamedLetters<'_> {
     fn failed(&self, error: StoreError) -> CliError {
         failed(error, self.shown)
     }
@@ -40,7 +40,7 @@ pub(super) async fn run(
     mut out: Output,
     command: Command,
 ) -> Result<ExitCode, CliError> {
-    let at = Place { letters, shown };
+    let at = NamedLetters { letters, shown };
     let exit = match command {
         Command::Ingest(args) => ingest(&at, &mut out, args).await?,
         Command::Replay(args) => replay(&at, &mut out, *args).await?,
@@ -68,7 +68,11 @@ pub(super) async fn run(
 }
 
 /// Drains the letters into a store. Nothing is noted at the server: the store knows what it has got.
-async fn ingest(at: &Place<'_>, out: &mut Output, args: IngestArgs) -> Result<ExitCode, CliError> {
+async fn ingest(
+    at: &NamedLetters<'_>,
+    out: &mut Output,
+    args: IngestArgs,
+) -> Result<ExitCode, CliError> {
     let telling = Telling::open(&args)?;
     if args.durable.is_some() {
         return Err(CliError::refused(format!(
@@ -86,7 +90,11 @@ async fn ingest(at: &Place<'_>, out: &mut Output, args: IngestArgs) -> Result<Ex
 }
 
 /// Sends letters back to their queue.
-async fn replay(at: &Place<'_>, out: &mut Output, args: ReplayArgs) -> Result<ExitCode, CliError> {
+async fn replay(
+    at: &NamedLetters<'_>,
+    out: &mut Output,
+    args: ReplayArgs,
+) -> Result<ExitCode, CliError> {
     broker::refuse_what_stores_take(&args)?;
     let id = broker::operation(&args);
     if args.to != "origin" {

@@ -8,7 +8,7 @@ use super::Broker;
 use super::url::RedisUrl;
 use crate::cli::{BrokerArgs, ServeAtBrokerArgs};
 use crate::error::CliError;
-use crate::serve::{Extent, Measure, Readers};
+use crate::serve::{Measure, QueueDepth, Readers};
 
 /// Dead letters under a key, to which there is a connection unless the latest look failed.
 pub(crate) struct Measured {
@@ -49,7 +49,7 @@ impl Measured {
 }
 
 impl Measure for Measured {
-    async fn measure(&mut self) -> Result<Extent, CliError> {
+    async fn measure(&mut self) -> Result<QueueDepth, CliError> {
         let broker = self.broker().await?;
         let (key, found) = match &broker.foreign {
             Some(letters) => (
@@ -71,7 +71,7 @@ impl Measure for Measured {
             Err(error) => return Err(broker.failed(error)),
         };
         let by_part = BTreeMap::from([(key.to_owned(), letters)]);
-        Ok(Extent { by_part, oldest, kept: None, readers: Readers::Redis })
+        Ok(QueueDepth { by_part, oldest, kept: None, readers: Readers::Redis })
     }
 
     fn forget(&mut self) {

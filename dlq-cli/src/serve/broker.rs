@@ -13,7 +13,7 @@ use crate::error::CliError;
 
 /// Size of the dead letters at a broker.
 #[derive(Debug)]
-pub(crate) struct Extent {
+pub(crate) struct QueueDepth {
     /// Letters by original subject at NATS, by partition at Kafka, by key at Redis.
     pub(crate) by_part: BTreeMap<String, u64>,
     pub(crate) oldest: Option<Timestamp>,
@@ -39,7 +39,7 @@ pub(crate) enum Readers {
 /// Reader of the size at a broker.
 pub(crate) trait Measure {
     /// Asks the broker.
-    async fn measure(&mut self) -> Result<Extent, CliError>;
+    async fn measure(&mut self) -> Result<QueueDepth, CliError>;
 
     /// Connects anew at the next look.
     fn forget(&mut self);
@@ -52,13 +52,13 @@ pub(super) struct Brokered<M> {
 }
 
 impl<M: Measure> Watched for Brokered<M> {
-    type Found = Extent;
+    type Observation = QueueDepth;
 
     async fn begin(&mut self) -> Result<(), CliError> {
         self.at.measure().await.map(|_| ())
     }
 
-    async fn find(&mut self) -> Result<Extent, String> {
+    async fn find(&mut self) -> Result<QueueDepth, String> {
         self.at.measure().await.map_err(CliError::into_message)
     }
 
@@ -66,7 +66,7 @@ impl<M: Measure> Watched for Brokered<M> {
         self.at.forget();
     }
 
-    fn health(&self, found: &Extent, now: Timestamp) -> Health {
+    fn health(&self, found: &QueueDepth, now: Timestamp) -> Health {
         let letters = found.by_part.values().sum();
         let stats = Stats {
             total: letters,
@@ -77,7 +77,7 @@ impl<M: Measure> Watched for Brokered<M> {
         Health::of(&stats, self.thresholds, now)
     }
 
-    fn export(&self, found: Option<&Extent>, now: Timestamp) {
+    fn export(&self, found: Option<&QueueDepth>, now: Timestamp) {
         if let Some(found) = found {
             render::broker(found, now);
         }

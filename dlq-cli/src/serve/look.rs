@@ -15,22 +15,22 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(8);
 /// Store or broker that is watched.
 pub(super) trait Watched {
     /// Result of a look.
-    type Found;
+    type Observation;
 
     /// Opens it for the first time.
     async fn begin(&mut self) -> Result<(), CliError>;
 
     /// Looks.
-    async fn find(&mut self) -> Result<Self::Found, String>;
+    async fn find(&mut self) -> Result<Self::Observation, String>;
 
     /// Opens it anew at the next look, since this one failed.
     fn forget(&mut self);
 
     /// Returns the health.
-    fn health(&self, found: &Self::Found, now: Timestamp) -> Health;
+    fn health(&self, found: &Self::Observation, now: Timestamp) -> Health;
 
     /// Sets the gauges and counters. What is not known is left out, rather than shown as it was.
-    fn export(&self, found: Option<&Self::Found>, now: Timestamp);
+    fn export(&self, found: Option<&Self::Observation>, now: Timestamp);
 }
 
 /// Memory from one look to the next.

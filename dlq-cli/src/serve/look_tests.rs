@@ -7,7 +7,7 @@ use dlq_letters::memory::MemoryStore;
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::letter;
 
-use super::super::store::{Limits, Place, Stored};
+use super::super::store::{Limits, StoreOpener, Stored};
 use super::*;
 
 /// A place at which there is a store, or none, or one that does not answer.
@@ -46,7 +46,7 @@ impl Scripted {
     }
 }
 
-impl Place for Scripted {
+impl StoreOpener for Scripted {
     type Identity = u32;
 
     async fn open(&self) -> Result<DeadLetters, CliError> {

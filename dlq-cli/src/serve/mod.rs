@@ -58,10 +58,10 @@ use crate::signals::until_asked;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use broker::Brokered;
 use look::{Looker, Page, Watched};
-use store::{Limits, Place, Stored};
+use store::{Limits, StoreOpener, Stored};
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-pub(crate) use broker::{Extent, Measure, Readers};
+pub(crate) use broker::{Measure, QueueDepth, Readers};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use counted::Counted;
 
@@ -229,7 +229,7 @@ async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), CliError> {
 /// The store of a URL.
 struct Url(String);
 
-impl Place for Url {
+impl StoreOpener for Url {
     type Identity = Option<(u64, u64)>;
 
     async fn open(&self) -> Result<DeadLetters, CliError> {

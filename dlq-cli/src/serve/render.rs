@@ -9,13 +9,13 @@ use metrics::{Label, with_local_recorder};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-use super::broker::{Extent, Readers};
+use super::broker::{QueueDepth, Readers};
 #[cfg(any(feature = "kafka", feature = "nats"))]
 use super::label::label;
 use super::label::largest;
 use super::look::Memory;
 use super::names::{self, Family};
-use super::store::Found;
+use super::store::StoreObservation;
 use super::written::Written;
 
 /// A page of what every look says, and of what `export` sets.
@@ -36,7 +36,12 @@ pub(super) fn page(is_up: bool, memory: &Memory, export: impl FnOnce()) -> Strin
 }
 
 /// Metrics of a store.
-pub(super) fn store(found: Option<&Found>, written: &Written, max_age: Duration, now: Timestamp) {
+pub(super) fn store(
+    found: Option<&StoreObservation>,
+    written: &Written,
+    max_age: Duration,
+    now: Timestamp,
+) {
     set(&names::MAX_AGE, max_age.as_secs_f64());
     for (topic, class, count) in written.counts() {
         let labels =
@@ -52,7 +57,7 @@ pub(super) fn store(found: Option<&Found>, written: &Written, max_age: Duration,
 
 /// Metrics of a broker.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-pub(super) fn broker(found: &Extent, now: Timestamp) {
+pub(super) fn broker(found: &QueueDepth, now: Timestamp) {
     each(&names::BROKER_LETTERS, "part", &found.by_part);
     let age = found.oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
     set(&names::BROKER_OLDEST, age.as_secs_f64());
@@ -99,7 +104,7 @@ fn letters(stats: &Stats, now: Timestamp) {
     set(&names::OLDEST, age.as_secs_f64());
 }
 
-fn consumers(found: &Found) {
+fn consumers(found: &StoreObservation) {
     let due = |count: fn(&Due) -> u64| {
         found.due.iter().map(|due| (due.consumer.clone(), count(due))).collect()
     };
@@ -117,7 +122,7 @@ fn consumers(found: &Found) {
     }
 }
 
-fn operations(found: &Found, now: Timestamp) {
+fn operations(found: &StoreObservation, now: Timestamp) {
     let overdue = found.next_due.map(|due| now.since(due)).unwrap_or_default();
     set(&names::OVERDUE, overdue.as_secs_f64());
     for state in OperationState::ALL.iter().filter(|state| !state.is_final()) {
@@ -174,7 +179,7 @@ mod tests {
     fn page(operations: Vec<Operation>, next_due: Option<u64>) -> String {
         let at = |seconds| Timestamp::EPOCH.after(Duration::from_secs(seconds));
         let stats = Stats { oldest_unresolved: Some(at(400)), ..Stats::default() };
-        let found = Found {
+        let found = StoreObservation {
             stats,
             waiting: Stats::default(),
             quarantined: Stats::default(),

@@ -15,7 +15,7 @@ use super::written::Written;
 use crate::error::{CliError, chain};
 
 /// Place of the store.
-pub(super) trait Place {
+pub(super) trait StoreOpener {
     /// Identity that tells the store from another one that is put into its place; `None` if the store tells that
     /// itself.
     type Identity: PartialEq;
@@ -36,7 +36,7 @@ pub(super) struct Limits {
 }
 
 /// Result of a look.
-pub(super) struct Found {
+pub(super) struct StoreObservation {
     pub(super) stats: Stats,
     /// Letters that are pending, held or quarantined.
     pub(super) waiting: Stats,
@@ -48,7 +48,7 @@ pub(super) struct Found {
 }
 
 /// A store.
-pub(super) struct Stored<P: Place> {
+pub(super) struct Stored<P: StoreOpener> {
     place: P,
     open: Option<(P::Identity, DeadLetters)>,
     limits: Limits,
@@ -56,7 +56,7 @@ pub(super) struct Stored<P: Place> {
     written: Written,
 }
 
-impl<P: Place> Stored<P> {
+impl<P: StoreOpener> Stored<P> {
     pub(super) fn new(place: P, limits: Limits) -> Self {
         let (unfinished, written) = Default::default();
         Self { place, open: None, limits, unfinished, written }
@@ -76,14 +76,14 @@ impl<P: Place> Stored<P> {
     }
 }
 
-impl<P: Place> Watched for Stored<P> {
-    type Found = Found;
+impl<P: StoreOpener> Watched for Stored<P> {
+    type Observation = StoreObservation;
 
     async fn begin(&mut self) -> Result<(), CliError> {
         self.store().await.map(|_| ())
     }
 
-    async fn find(&mut self) -> Result<Found, String> {
+    async fn find(&mut self) -> Result<StoreObservation, String> {
         let store = self.store().await.map_err(CliError::into_message)?;
         let asked = async {
             let stats = store.stats(Filter::new()).await?;
@@ -96,7 +96,7 @@ impl<P: Place> Watched for Stored<P> {
             let due = store.store().due(self.limits.overdue).await?;
             let operations = self.unfinished.look(&store).await?;
             self.written.look(&store, &stats).await?;
-            Ok(Found { stats, waiting, quarantined, next_due, due, operations })
+            Ok(StoreObservation { stats, waiting, quarantined, next_due, due, operations })
         };
         asked.await.map_err(|error: dlq_core::StoreError| chain(&error))
     }
@@ -105,11 +105,11 @@ impl<P: Place> Watched for Stored<P> {
         self.open = None;
     }
 
-    fn health(&self, found: &Found, now: Timestamp) -> Health {
+    fn health(&self, found: &StoreObservation, now: Timestamp) -> Health {
         Health::of(&found.stats, self.limits.health, now)
     }
 
-    fn export(&self, found: Option<&Found>, now: Timestamp) {
+    fn export(&self, found: Option<&StoreObservation>, now: Timestamp) {
         render::store(found, &self.written, self.limits.health.age, now);
     }
 }

@@ -17,11 +17,11 @@ pub(crate) const RQ: &str = include_str!("../../../dlq-redis/tests/letters/forei
 const DRAMATIQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/dramatiq.jsonl");
 const EVENT_DLQ: &str = include_str!("../../../dlq-redis/tests/letters/foreign/event_dlq.jsonl");
 
-pub(crate) struct Place {
+pub(crate) struct Fixture {
     server: Running,
 }
 
-impl Place {
+impl Fixture {
     pub(crate) async fn with(fixtures: &[&str]) -> Option<Self> {
         let server = block_in_place(|| {
             or_skip(Service::Redis, ensure_installed(Service::Redis)).ok()?;
@@ -74,7 +74,7 @@ fn bytes(word: &Value) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_verbs_that_look_read_every_library() {
-    let Some(place) = Place::with(&[CHASQUIMQ, BULLMQ, RQ, DRAMATIQ]).await else { return };
+    let Some(place) = Fixture::with(&[CHASQUIMQ, BULLMQ, RQ, DRAMATIQ]).await else { return };
     for (key, letters) in [
         ("chasqui:emails", 7),
         ("bull:mail:failed", 7),
@@ -118,7 +118,7 @@ async fn the_verbs_that_look_read_every_library() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ingest_adds_each_letter_once() {
-    let Some(place) = Place::with(&[CHASQUIMQ, BULLMQ, RQ, DRAMATIQ]).await else { return };
+    let Some(place) = Fixture::with(&[CHASQUIMQ, BULLMQ, RQ, DRAMATIQ]).await else { return };
     let keys = place.count("DBSIZE").await;
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite://{}", folder.path().join("dlq.db").display());
@@ -145,7 +145,7 @@ async fn an_ingest_adds_each_letter_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_go_back_to_their_queue_once() {
-    let Some(place) = Place::with(&[CHASQUIMQ, BULLMQ]).await else { return };
+    let Some(place) = Fixture::with(&[CHASQUIMQ, BULLMQ]).await else { return };
     place
         .command(&["XGROUP", "CREATE", "{chasqui:emails}:stream", "default", "0", "MKSTREAM"])
         .await;
@@ -170,7 +170,7 @@ async fn letters_go_back_to_their_queue_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_sent_or_found_is_named() {
-    let Some(place) = Place::with(&[RQ]).await else { return };
+    let Some(place) = Fixture::with(&[RQ]).await else { return };
     let refused = place.run("rq:failed:mail", &["replay", "--all", "--yes", "--to", "origin"]);
     assert_ne!(refused.code, 0);
     assert!(refused.err.contains("rq requeue"), "{}", refused.err);
@@ -185,7 +185,7 @@ async fn what_cannot_be_sent_or_found_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_of_event_dlq_is_imported() {
-    let Some(place) = Place::with(&[EVENT_DLQ]).await else { return };
+    let Some(place) = Fixture::with(&[EVENT_DLQ]).await else { return };
     place.command(&["ZADD", "dlq:by_time", "1", "gone"]).await;
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite://{}", folder.path().join("dlq.db").display());
@@ -226,7 +226,7 @@ async fn a_user_needs_the_rights_that_are_documented() {
                         +evalsha +info";
     const SEND: &str = "+time +hset +xadd +xdel +zadd +zrem +hdel +hexists +lpush +rpush +incr";
     const IMPORT: &str = "+type +zrange +zrank +zscore +zcount +zcard +hmget +eval +evalsha +info";
-    let Some(place) = Place::with(&[CHASQUIMQ, BULLMQ, RQ, DRAMATIQ, EVENT_DLQ]).await else {
+    let Some(place) = Fixture::with(&[CHASQUIMQ, BULLMQ, RQ, DRAMATIQ, EVENT_DLQ]).await else {
         return;
     };
     place

@@ -22,7 +22,7 @@ const DEAD: &str = "{orders}:dlq";
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A stream with dead letters, on a server of its own.
-struct Place {
+struct Fixture {
     server: Running,
 }
 
@@ -35,7 +35,7 @@ fn born(number: u64) -> DeadLetter {
     letter
 }
 
-impl Place {
+impl Fixture {
     async fn with(letters: Vec<DeadLetter>) -> Option<Self> {
         let server = block_in_place(|| {
             or_skip(Service::Redis, ensure_installed(Service::Redis)).ok()?;
@@ -78,7 +78,7 @@ impl Place {
 async fn the_verbs_that_look_read_the_stream() {
     let mut letters: Vec<_> = (0..40).map(born).collect();
     letters.extend([died_again(&born(3)), born(5)]);
-    let Some(place) = Place::with(letters).await else { return };
+    let Some(place) = Fixture::with(letters).await else { return };
     place.command(&["XADD", DEAD, "*", "type", "paid"]).await;
     let counted = place.run(&["count"]).ok();
     assert_eq!(counted.out, "40\n");
@@ -107,7 +107,7 @@ async fn the_verbs_that_look_read_the_stream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_go_into_a_store_once_and_are_sent_from_there() {
-    let Some(place) = Place::with((0..20).map(born).collect()).await else { return };
+    let Some(place) = Fixture::with((0..20).map(born).collect()).await else { return };
     place.command(&["XADD", DEAD, "*", "type", "paid"]).await;
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite://{}", folder.path().join("dlq.db").display());
@@ -144,7 +144,7 @@ async fn a_user_needs_the_rights_that_are_documented() {
     const LOOK: &str = "+xinfo|stream +xrange +xrevrange +hmget +smembers +eval +evalsha +info";
     const INGEST: &str = "+sadd +hget +hset +hincrby +hdel +zrevrange +time";
     const REPLAY: &str = "+type +xadd +hget +hset +zadd +zrem +zscore +zremrangebyscore +time +get +set +xinfo|groups";
-    let Some(place) = Place::with((0..5).map(born).collect()).await else { return };
+    let Some(place) = Fixture::with((0..5).map(born).collect()).await else { return };
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite://{}", folder.path().join("dlq.db").display());
     let ingest = ["ingest", "--once", "--into", &store];
@@ -172,7 +172,7 @@ async fn a_user_needs_the_rights_that_are_documented() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_names_settings_and_entries_that_lose_letters() {
-    let Some(place) = Place::with((0..5).map(born).collect()).await else { return };
+    let Some(place) = Fixture::with((0..5).map(born).collect()).await else { return };
     place.run(&["check"]).ok();
     place.command(&["CONFIG", "SET", "appendonly", "no"]).await;
     place.command(&["XADD", DEAD, "*", "type", "paid"]).await;
@@ -189,7 +189,7 @@ async fn a_check_names_settings_and_entries_that_lose_letters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_named() {
-    let Some(place) = Place::with(Vec::new()).await else { return };
+    let Some(place) = Fixture::with(Vec::new()).await else { return };
     let missing = place.run(&["list"]);
     assert_eq!(missing.code, 1, "{}", missing.err);
     assert!(missing.err.contains("there is no stream `{orders}:dlq`"), "{}", missing.err);
@@ -223,7 +223,7 @@ async fn g6_two_operators_and_a_kill_send_each_letter_once() {
         letter.message = letter.message.with_payload(Some(number.to_string().into()));
         letter
     });
-    let Some(place) = Place::with(letters.collect()).await else { return };
+    let Some(place) = Fixture::with(letters.collect()).await else { return };
     let url = place.url();
     let replay = ["replay", "--all", "--yes", "--to", "origin", "--from", &url];
     let slowly = [&replay[..], &["--rate", "20/s", "--lease", "1s"]].concat();
@@ -258,7 +258,7 @@ async fn g6_two_operators_and_a_kill_send_each_letter_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_says_what_it_will_do_and_where_it_cannot() {
-    let Some(place) = Place::with((0..5).map(born).collect()).await else { return };
+    let Some(place) = Fixture::with((0..5).map(born).collect()).await else { return };
     place.command(&["XGROUP", "CREATE", "orders", "shipping", "0"]).await;
     let dry = place.run(&["replay", "--all", "--to", "origin", "--dry-run", "-o", "json"]).ok();
     assert_eq!(dry.json()["plan"]["count"], 5);

@@ -2,7 +2,7 @@
 
 use dlq_redis::redis;
 
-use super::foreign::{BULLMQ, Place, RQ};
+use super::foreign::{BULLMQ, Fixture, RQ};
 use super::run;
 use crate::common::dlq;
 use crate::scrape::{agree, has, served, until};
@@ -11,7 +11,7 @@ const SERVE: [&str; 5] = ["serve", "--metrics", "127.0.0.1:0", "--every", "100ms
 
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_are_counted_without_reading_them() {
-    let Some(place) = Place::with(&[BULLMQ, RQ]).await else { return };
+    let Some(place) = Fixture::with(&[BULLMQ, RQ]).await else { return };
     let own = "orders-dlq";
     place.command(&["XADD", own, "1000-1", "d", "x"]).await;
     place.command(&["XADD", own, "*", "d", "x"]).await;

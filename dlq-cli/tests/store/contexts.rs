@@ -9,11 +9,11 @@ use crate::bench::Bench;
 use crate::common::{Ran, dlq};
 
 /// A folder with a configuration file.
-pub(crate) struct Home {
+pub(crate) struct ConfigFolder {
     pub(crate) folder: TempDir,
 }
 
-impl Home {
+impl ConfigFolder {
     pub(crate) fn with(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let home = Self { folder };
@@ -45,7 +45,7 @@ impl Home {
 async fn the_nearest_word_on_where_counts() {
     let [one, two, three] = [1, 2, 3].map(|count| Bench::with((0..count).map(letter).collect()));
     let (one, two, three) = (one.await, two.await, three.await);
-    let home = Home::with(&format!(
+    let home = ConfigFolder::with(&format!(
         "default = \"one\"\n[contexts.one]\nfrom = \"{}\"\n[contexts.two]\nfrom = \"sqlite://${{TWO}}\"\n",
         one.url(),
     ));
@@ -86,7 +86,7 @@ fn a_password_is_in_no_error() {
 
 #[tokio::test]
 async fn what_is_wrong_with_a_context_is_said() {
-    let home = Home::with(
+    let home = ConfigFolder::with(
         "[contexts.prod]\nfrom = \"sqlite://${NO_SUCH_VARIABLE}/x\"\n\
          [contexts.fails]\nfrom = \"nats://ops@h/DLQ\"\npassword_command = \"echo s3cret; exit 7\"\n\
          [contexts.both]\nfrom = \"nats://ops@h/DLQ\"\npassword_command = \"x\"\npassword_file = \"y\"\n\
@@ -145,7 +145,7 @@ fn the_file_is_found_where_the_platform_keeps_it() {
 
 #[test]
 fn a_file_that_others_read_is_warned_of_when_it_holds_a_password() {
-    let home = Home::with("[contexts.prod]\nfrom = \"nats://ops:s3cret@h/DLQ\"\n");
+    let home = ConfigFolder::with("[contexts.prod]\nfrom = \"nats://ops:s3cret@h/DLQ\"\n");
     assert_eq!(home.run(&["context", "list"]).ok().err, "");
     home.chmod(0o640);
     let warned = home.run(&["context", "list"]).ok();
@@ -158,7 +158,7 @@ fn a_file_that_others_read_is_warned_of_when_it_holds_a_password() {
 #[test]
 fn choosing_a_default_changes_one_line() {
     let rest = "# mine\n[contexts.a]\nfrom = \"sqlite://a\" # here\n\n[contexts.b]\nfrom = \"sqlite://b\"\n";
-    let home = Home::with(rest);
+    let home = ConfigFolder::with(rest);
     home.chmod(0o640);
     let link = home.folder.path().join("link.toml");
     std::os::unix::fs::symlink(home.config(), &link).unwrap();

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::common::Ran;
-use crate::contexts::Home;
+use crate::contexts::ConfigFolder;
 
 const SECRET: &str = "s3c/r@t";
 const INFO: &[u8] = b"INFO {\"server_id\":\"x\",\"server_name\":\"x\",\"version\":\"2.11.0\",\"go\":\"x\",\
@@ -16,7 +16,7 @@ const INFO: &[u8] = b"INFO {\"server_id\":\"x\",\"server_name\":\"x\",\"version\
 const ENCODED: &str = "s3c%2Fr%40t";
 
 /// What a server is told that says it is NATS, and what the command says.
-async fn connect_of(home: &Home, listener: &TcpListener) -> (String, Ran) {
+async fn connect_of(home: &ConfigFolder, listener: &TcpListener) -> (String, Ran) {
     let mut command = home.command(&["count", "--context", "prod"]);
     command.env("RUST_LOG", "trace").env("PW", SECRET);
     let mut command = tokio::process::Command::from(command);
@@ -41,7 +41,7 @@ async fn connect_of(home: &Home, listener: &TcpListener) -> (String, Ran) {
 async fn a_password_reaches_the_server_and_not_the_screen() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let home = Home::with("");
+    let home = ConfigFolder::with("");
     std::fs::write(home.folder.path().join("pw"), format!("{SECRET}\n")).unwrap();
     std::fs::set_permissions(home.folder.path().join("pw"), std::fs::Permissions::from_mode(0o600))
         .unwrap();

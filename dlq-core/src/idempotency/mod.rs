@@ -254,7 +254,7 @@ pub enum ImmediateClaim {
     },
 }
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+type Erased<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 trait DynIdempotency: fmt::Debug + Send + Sync {
     fn claim(
@@ -262,12 +262,12 @@ trait DynIdempotency: fmt::Debug + Send + Sync {
         consumer: Arc<str>,
         key: Bytes,
         lease: Duration,
-    ) -> Answer<'_, IdempotencyClaim>;
-    fn extend(&self, token: IdempotencyToken, lease: Duration) -> Answer<'_, bool>;
-    fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool>;
-    fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool>;
-    fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Answer<'_, KeyState>;
-    fn purge(&self, limit: u32) -> Answer<'_, u64>;
+    ) -> Erased<'_, IdempotencyClaim>;
+    fn extend(&self, token: IdempotencyToken, lease: Duration) -> Erased<'_, bool>;
+    fn complete(&self, token: IdempotencyToken, keep: Duration) -> Erased<'_, bool>;
+    fn release(&self, token: IdempotencyToken, release: Release) -> Erased<'_, bool>;
+    fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Erased<'_, KeyState>;
+    fn purge(&self, limit: u32) -> Erased<'_, u64>;
     fn purges_itself(&self) -> bool;
     fn store_identity(&self) -> Option<String>;
     fn immediate(&self) -> Option<&dyn Immediate>;
@@ -279,27 +279,27 @@ impl<I: Idempotency> DynIdempotency for I {
         consumer: Arc<str>,
         key: Bytes,
         lease: Duration,
-    ) -> Answer<'_, IdempotencyClaim> {
+    ) -> Erased<'_, IdempotencyClaim> {
         Box::pin(Idempotency::claim(self, consumer, key, lease))
     }
 
-    fn extend(&self, token: IdempotencyToken, lease: Duration) -> Answer<'_, bool> {
+    fn extend(&self, token: IdempotencyToken, lease: Duration) -> Erased<'_, bool> {
         Box::pin(Idempotency::extend(self, token, lease))
     }
 
-    fn complete(&self, token: IdempotencyToken, keep: Duration) -> Answer<'_, bool> {
+    fn complete(&self, token: IdempotencyToken, keep: Duration) -> Erased<'_, bool> {
         Box::pin(Idempotency::complete(self, token, keep))
     }
 
-    fn release(&self, token: IdempotencyToken, release: Release) -> Answer<'_, bool> {
+    fn release(&self, token: IdempotencyToken, release: Release) -> Erased<'_, bool> {
         Box::pin(Idempotency::release(self, token, release))
     }
 
-    fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Answer<'_, KeyState> {
+    fn look_up(&self, consumer: Arc<str>, key: Bytes) -> Erased<'_, KeyState> {
         Box::pin(Idempotency::look_up(self, consumer, key))
     }
 
-    fn purge(&self, limit: u32) -> Answer<'_, u64> {
+    fn purge(&self, limit: u32) -> Erased<'_, u64> {
         Box::pin(Idempotency::purge(self, limit))
     }
 

@@ -13,14 +13,14 @@ use crate::{DeliveredFrom, Message, Position, Timestamp};
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct MemoryBroker {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     stream: Arc<str>,
     clock: SharedClock,
     lease: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Inner {
     world: Mutex<World>,
     /// Woken by every change that can make a message available or a group idle.
     changed: Notify,

@@ -11,7 +11,7 @@ use crate::replay::Skipped;
 use crate::store::Target;
 use crate::{DeadLetter, StoreError, Timestamp};
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+type Erased<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// The mirror of [`Outbox`] whose methods return boxed futures.
 trait DynOutbox: Debug + Send + Sync {
@@ -19,14 +19,14 @@ trait DynOutbox: Debug + Send + Sync {
     fn cluster(&self) -> &str;
     fn sender(&self) -> &str;
     fn route(&self, letter: &DeadLetter, to: &Target) -> Result<Address, Skipped>;
-    fn survey(&self, to: BTreeSet<Address>) -> Answer<'_, Survey>;
-    fn send(&self, batch: Vec<Outgoing>, until: Instant) -> Answer<'_, Vec<Sent>>;
+    fn survey(&self, to: BTreeSet<Address>) -> Erased<'_, Survey>;
+    fn send(&self, batch: Vec<Outgoing>, until: Instant) -> Erased<'_, Vec<Sent>>;
     fn settle(
         &self,
         sender: String,
         since: Timestamp,
         batch: Vec<Outgoing>,
-    ) -> Answer<'_, Vec<Settled>>;
+    ) -> Erased<'_, Vec<Settled>>;
 }
 
 impl<T: Outbox> DynOutbox for T {
@@ -46,11 +46,11 @@ impl<T: Outbox> DynOutbox for T {
         Outbox::route(self, letter, to)
     }
 
-    fn survey(&self, to: BTreeSet<Address>) -> Answer<'_, Survey> {
+    fn survey(&self, to: BTreeSet<Address>) -> Erased<'_, Survey> {
         Box::pin(Outbox::survey(self, to))
     }
 
-    fn send(&self, batch: Vec<Outgoing>, until: Instant) -> Answer<'_, Vec<Sent>> {
+    fn send(&self, batch: Vec<Outgoing>, until: Instant) -> Erased<'_, Vec<Sent>> {
         Box::pin(Outbox::send(self, batch, until))
     }
 
@@ -59,7 +59,7 @@ impl<T: Outbox> DynOutbox for T {
         sender: String,
         since: Timestamp,
         batch: Vec<Outgoing>,
-    ) -> Answer<'_, Vec<Settled>> {
+    ) -> Erased<'_, Vec<Settled>> {
         Box::pin(Outbox::settle(self, sender, since, batch))
     }
 }

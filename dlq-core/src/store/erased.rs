@@ -17,7 +17,7 @@ use crate::{
     RetryQueue, StoreError, Timestamp,
 };
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+type Erased<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// Declares the mirror of a trait, implements it for everything that has the trait, and implements the trait for the
 /// named boxes.
@@ -28,12 +28,12 @@ macro_rules! mirror {
         $(at once { $(fn $now:ident() -> $value:ty;)+ })?
     ) => {
         trait $mirror: std::fmt::Debug + Send + Sync {
-            $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer>;)+
+            $(fn $name(&self, $($arg: $type),*) -> Erased<'_, $answer>;)+
             $($(fn $now(&self) -> $value;)+)?
         }
 
         impl<T: $trait> $mirror for T {
-            $(fn $name(&self, $($arg: $type),*) -> Answer<'_, $answer> { Box::pin($trait::$name(self, $($arg),*)) })+
+            $(fn $name(&self, $($arg: $type),*) -> Erased<'_, $answer> { Box::pin($trait::$name(self, $($arg),*)) })+
             $($(fn $now(&self) -> $value { $trait::$now(self) })+)?
         }
 

@@ -17,13 +17,13 @@ pub(super) enum Newest {
 
 /// A place in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place<'a> {
+pub(super) struct RecordPosition<'a> {
     pub(super) topic: &'a str,
     pub(super) partition: u32,
     pub(super) offset: u64,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for RecordPosition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.topic, self.partition, self.offset)
     }
@@ -40,17 +40,17 @@ pub(super) struct Coordinates {
 
 /// Positions of a record at each death, oldest first. The latest one is known.
 pub(super) struct Hops<'a> {
-    all: Vec<Option<Place<'a>>>,
-    newest: Place<'a>,
+    all: Vec<Option<RecordPosition<'a>>>,
+    newest: RecordPosition<'a>,
 }
 
 impl<'a> Hops<'a> {
     /// The oldest that can be read.
-    pub(super) fn birth(&self) -> Place<'a> {
+    pub(super) fn birth(&self) -> RecordPosition<'a> {
         self.all.iter().flatten().next().copied().unwrap_or(self.newest)
     }
 
-    pub(super) fn newest(&self) -> Place<'a> {
+    pub(super) fn newest(&self) -> RecordPosition<'a> {
         self.newest
     }
 
@@ -247,8 +247,8 @@ pub(super) fn place(
     topic: Option<&str>,
     partition: Option<i64>,
     offset: Option<i64>,
-) -> Option<Place<'_>> {
+) -> Option<RecordPosition<'_>> {
     // Partitions are 32 bits with a sign.
     let partition = i32::try_from(partition?).ok().and_then(|it| u32::try_from(it).ok())?;
-    Some(Place { topic: topic?, partition, offset: u64::try_from(offset?).ok()? })
+    Some(RecordPosition { topic: topic?, partition, offset: u64::try_from(offset?).ok()? })
 }

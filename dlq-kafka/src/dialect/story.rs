@@ -12,16 +12,16 @@ use dlq_core::{
 use super::Dialect;
 use super::attributes::is_state;
 use super::errors::{Error, without_identities};
-use super::fields::{Fields, Hops, Place};
+use super::fields::{Fields, Hops, RecordPosition};
 use super::replayed::Replayed;
 
 /// Description of a death in the terms of a dialect.
 pub(super) struct Story<'a> {
     pub(super) dialect: Option<Dialect>,
     pub(super) fields: Fields<'a>,
-    pub(super) birth: Option<Place<'a>>,
+    pub(super) birth: Option<RecordPosition<'a>>,
     /// Position of the record before its latest death.
-    pub(super) newest: Option<Place<'a>>,
+    pub(super) newest: Option<RecordPosition<'a>>,
     /// The topic it was born in, where the place in it is not known.
     pub(super) topic: Option<&'a str>,
     pub(super) generation: u32,

@@ -15,7 +15,7 @@ use crate::topics::{Cluster, blocking};
 /// transactions count too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Extent {
+pub struct QueueDepth {
     /// Letters by partition: the offsets between its beginning and its end.
     pub by_partition: BTreeMap<u32, u64>,
     /// The end offsets of all partitions, summed.
@@ -27,7 +27,7 @@ pub struct Extent {
 }
 
 /// Measures a topic of dead letters again and again. See [`KafkaLetters::extent`].
-pub struct ExtentReader {
+pub struct QueueDepthReader {
     letters: KafkaLetters,
     /// Start of each partition at the last look, and the timestamp of the record there.
     first: BTreeMap<u32, (u64, Option<Timestamp>)>,
@@ -38,12 +38,12 @@ impl KafkaLetters {
     /// Returns a reader that measures the topic, by requests for its offsets and settings. It reads one record of a
     /// partition, the first, and again only when the partition begins elsewhere.
     #[must_use]
-    pub fn extent(&self) -> ExtentReader {
-        ExtentReader { letters: self.clone(), first: BTreeMap::new(), cluster: Arc::default() }
+    pub fn extent(&self) -> QueueDepthReader {
+        QueueDepthReader { letters: self.clone(), first: BTreeMap::new(), cluster: Arc::default() }
     }
 }
 
-impl ExtentReader {
+impl QueueDepthReader {
     /// Returns the current size of the topic.
     ///
     /// # Errors
@@ -53,11 +53,11 @@ impl ExtentReader {
     /// # Cancel safety
     ///
     /// Can be dropped at any time.
-    pub async fn read(&mut self) -> Result<Extent, StoreError> {
+    pub async fn read(&mut self) -> Result<QueueDepth, StoreError> {
         let there = self.letters.lookup.partitions(&self.letters.topic).await.map_err(unread)?;
         self.look_at_first(&there).await?;
         let first = self.first.values().filter_map(|(_, time)| *time);
-        Ok(Extent {
+        Ok(QueueDepth {
             by_partition: there.iter().map(|(id, at)| (*id, at.end - at.begin)).collect(),
             end_offset: there.values().map(|bounds| bounds.end).sum(),
             oldest: first.min(),
@@ -106,7 +106,7 @@ impl ExtentReader {
     }
 }
 
-impl std::fmt::Debug for ExtentReader {
+impl std::fmt::Debug for QueueDepthReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ExtentReader").field("letters", &self.letters).finish_non_exhaustive()
     }

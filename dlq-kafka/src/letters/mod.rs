@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use dlq_core::StoreError;
 use dlq_core::log::IngestMark;
-pub use extent::{Extent, ExtentReader};
+pub use extent::{QueueDepth, QueueDepthReader};
 pub use follow::find_topic;
 pub use log::KafkaEntries;
 pub use range::ScanRange;

@@ -15,14 +15,14 @@ use super::{KafkaLetters, ScanRange};
 /// Position of a letter, and when it was seen first. The order of positions is the order in which letters are sent: the same
 /// for everyone who reads, however the partitions came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
+pub(super) struct LetterPosition {
     at: Timestamp,
     pub(super) partition: u32,
     pub(super) offset: u64,
 }
 
 /// A letter and its place.
-pub(super) type Row = reading::Row<Place>;
+pub(super) type Row = reading::Row<LetterPosition>;
 
 /// The letters of a range as they stood when the topic was read, and what was sent back.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl KafkaLetters {
         let rows = all.into_iter().filter(|row| range.includes(row)).filter_map(|row| {
             let reading::Row { mut letter, place, size, bytes, .. } = row;
             let (partition, offset) = place_of(&place)?;
-            let place = Place { at: letter.state.created_at, partition, offset };
+            let place = LetterPosition { at: letter.state.created_at, partition, offset };
             if let Some(sent) = sent.sent(&letter.death()) {
                 sent.mark(&mut letter.state);
             }

@@ -53,7 +53,7 @@ impl std::fmt::Display for Unread {
 pub(super) type Wanted<T> = BTreeMap<(u32, u64), Vec<T>>;
 
 /// A requested record, or the reason why it cannot be read.
-type Found<T> = (T, Result<Record, Unread>);
+type Fetched<T> = (T, Result<Record, Unread>);
 
 /// Requested records of one topic while it is read.
 struct Fetching<T> {
@@ -61,11 +61,11 @@ struct Fetching<T> {
     topic: Arc<str>,
     parts: Vec<Wanted<T>>,
     open: Option<(Wanted<T>, Records)>,
-    found: VecDeque<Found<T>>,
+    found: VecDeque<Fetched<T>>,
 }
 
 impl<T> Fetching<T> {
-    async fn next(&mut self) -> Result<Option<Found<T>>, StoreError> {
+    async fn next(&mut self) -> Result<Option<Fetched<T>>, StoreError> {
         loop {
             if let Some(found) = self.found.pop_front() {
                 return Ok(Some(found));
@@ -179,7 +179,7 @@ impl KafkaLetters {
         &self,
         topic: &str,
         wanted: Wanted<T>,
-    ) -> impl Stream<Item = Result<Found<T>, StoreError>> + Send + use<T> {
+    ) -> impl Stream<Item = Result<Fetched<T>, StoreError>> + Send + use<T> {
         let fetching = Fetching {
             letters: self.clone(),
             topic: topic.into(),
@@ -266,7 +266,7 @@ struct Unfilled {
 
 /// Gives letters what was found, or says why it is missing.
 async fn filled(
-    found: impl Stream<Item = Result<Found<(usize, u32)>, StoreError>>,
+    found: impl Stream<Item = Result<Fetched<(usize, u32)>, StoreError>>,
     letters: &mut [DeadLetter],
     missing: &mut BTreeMap<usize, String>,
 ) -> Result<Unfilled, StoreError> {

@@ -60,7 +60,7 @@ async fn a_partition_of_which_something_is_away_is_away_whatever_else_comes_of_i
         headers: dlq_core::Headers::new(),
         unreadable_headers: 0,
     };
-    let found: [Result<Found<(usize, u32)>, StoreError>; 4] = [
+    let found: [Result<Fetched<(usize, u32)>, StoreError>; 4] = [
         Ok(((0, 3), Ok(record(3, 10)))),
         Ok(((1, 3), Err(Unread::new(true)))),
         Ok(((2, 3), Ok(record(3, 700)))),

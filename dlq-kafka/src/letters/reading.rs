@@ -6,7 +6,7 @@ use dlq_core::{DeadLetter, StoreError};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::KafkaLetters;
-use super::picture::{Place, Row};
+use super::picture::{LetterPosition, Row};
 use super::pointed::{Unread, Wanted};
 use super::stored::{Pointer, refilled, resolved, says_gone, says_unread};
 use crate::error::SetupError;
@@ -61,7 +61,7 @@ impl KafkaLetters {
     pub(super) fn whole<'a>(
         &self,
         rows: &[&'a Row],
-    ) -> impl Stream<Item = Result<(Place, Whole<'a>), StoreError>> + Send + use<'a> {
+    ) -> impl Stream<Item = Result<(LetterPosition, Whole<'a>), StoreError>> + Send + use<'a> {
         let mut kept = Vec::new();
         let mut large = HashMap::new();
         let mut pointed: BTreeMap<&str, Wanted<&Row>> = BTreeMap::new();

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::access::{DESCRIBE, GROUP, READ, TOPIC, WRITE, allow_only, guarded};
-use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+use crate::fixture::{PATIENCE, TestTopic, available, handle, next, number};
 use crate::fixture_bad_input::{Warnings, produce_raw};
 use crate::fixture_feed::{confirm, follow};
 use crate::fixture_reading::Look as _;
@@ -65,12 +65,12 @@ async fn told(source: &mut KafkaSource, what: &str) -> TransportError {
 }
 
 /// The same, quicker to give a record up that is not confirmed.
-fn quick(place: &Place) -> Brokers {
+fn quick(place: &TestTopic) -> Brokers {
     let brokers = place.brokers.clone();
     brokers.with("topic.metadata.propagation.max.ms", "1000").with("delivery.timeout.ms", "4000")
 }
 
-fn consumer(place: &Place) -> KafkaTransport {
+fn consumer(place: &TestTopic) -> KafkaTransport {
     KafkaTransport::new(&*place.topic)
         .name("billing")
         .group(format!("{}-billing", place.topic))
@@ -80,7 +80,7 @@ fn consumer(place: &Place) -> KafkaTransport {
 }
 
 /// What the group has committed of the first partition.
-fn committed(place: &Place) -> Offset {
+fn committed(place: &TestTopic) -> Offset {
     let group = format!("{}-billing", place.topic);
     let client: BaseConsumer = place.config().set("group.id", group).create().unwrap();
     let mut list = TopicPartitionList::new();
@@ -94,7 +94,7 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("zstd", 1).await;
+    let place = TestTopic::with_partitions("zstd", 1).await;
     let other = format!("{}.other", place.topic);
     place.create(&other, 1, &[]).await;
     produce_raw(&place, b"1", &[]);
@@ -163,7 +163,7 @@ async fn g4_a_forged_birth_keeps_no_other_record_waiting() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("forged", 1).await;
+    let place = TestTopic::with_partitions("forged", 1).await;
     let nosuch = format!("{}-nosuch", place.topic);
     let born = |consistent: bool| {
         let mut forged = letter_of(Message::new(&*nosuch, "bad"), 1);
@@ -232,7 +232,7 @@ async fn away_from_the_start() {
 }
 
 async fn away_for_a_while() {
-    let place = Place::own("away").await;
+    let place = TestTopic::own("away").await;
     let consumer = consumer(&place);
     let mut source = consumer.source(&quick(&place)).await.unwrap();
     let sink = consumer.sink(&quick(&place)).await.unwrap();
@@ -262,7 +262,7 @@ async fn a_topic_that_is_deleted_is_named_until_it_is_there_again() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("deleted", 1).await;
+    let place = TestTopic::with_partitions("deleted", 1).await;
     let other = format!("{}.other", place.topic);
     place.create(&other, 1, &[]).await;
     let mut source = consumer(&place).topic(&other).source(&quick(&place)).await.unwrap();
@@ -284,7 +284,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     if !available() {
         return;
     }
-    let place = Place::with_partitions("unwritten", 3).await;
+    let place = TestTopic::with_partitions("unwritten", 3).await;
     let consumer = consumer(&place);
     let mut source = consumer.source(&quick(&place)).await.unwrap();
     let queue = consumer.retry_queue(&quick(&place)).await.unwrap();
@@ -348,7 +348,7 @@ async fn a_topic_of_letters_that_was_deleted_is_created_again_where_that_was_ask
     if !available() {
         return;
     }
-    let place = Place::with_partitions("again", 3).await;
+    let place = TestTopic::with_partitions("again", 3).await;
     let sink = consumer(&place).sink(&quick(&place)).await.unwrap();
     let dead = format!("{}.dlq", place.topic);
     sink.put(vec![letter(1)]).await.unwrap();
@@ -368,7 +368,7 @@ async fn a_permission_that_is_taken_away_is_named_and_may_be_given_back() {
     if !available() {
         return;
     }
-    let place = Place::at(Arc::new(Mutex::new(guarded())), "taken", 1).await;
+    let place = TestTopic::at(Arc::new(Mutex::new(guarded())), "taken", 1).await;
     let consumer = consumer(&place);
     let mut source = consumer.source(&quick(&place)).await.unwrap();
     let sink = consumer.sink(&quick(&place)).await.unwrap();
@@ -418,7 +418,7 @@ async fn g1_a_commit_that_is_refused_is_made_again() {
     if !available() {
         return;
     }
-    let place = Place::at(Arc::new(Mutex::new(guarded())), "refused", 1).await;
+    let place = TestTopic::at(Arc::new(Mutex::new(guarded())), "refused", 1).await;
     let mut source = consumer(&place).source(&quick(&place)).await.unwrap();
     place.publish([1]).await;
     let (_, settle) = next(&mut source).await;
@@ -443,7 +443,7 @@ async fn g4_a_topic_that_may_not_be_committed_keeps_no_other_from_opening() {
     if !available() {
         return;
     }
-    let place = Place::at(Arc::new(Mutex::new(guarded())), "beside", 1).await;
+    let place = TestTopic::at(Arc::new(Mutex::new(guarded())), "beside", 1).await;
     let closed = format!("{}.closed", place.topic);
     place.create(&closed, 1, &[]).await;
     let consumer = consumer(&place).topic(&closed);
@@ -474,7 +474,7 @@ async fn of_two_processes_with_one_instance_id_the_first_ends_with_a_word() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("fenced", 1).await;
+    let place = TestTopic::with_partitions("fenced", 1).await;
     let brokers = quick(&place).with("group.instance.id", "billing-1");
     let consumer = KafkaTransport::new(&*place.topic).name("billing").without_retries();
     let mut first = consumer.source(&brokers).await.unwrap();
@@ -503,7 +503,7 @@ async fn g8_a_header_whose_name_is_not_text_stops_nobody_and_is_told_once() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("names", 1).await;
+    let place = TestTopic::with_partitions("names", 1).await;
     let headers: [(&[u8], &[u8]); 3] = [(b"a", b"1"), (b"\xff\xfe", b"2"), (b"b", b"\xff")];
     produce_raw(&place, b"1", &headers);
     produce_raw(&place, b"2", &headers);

@@ -13,30 +13,30 @@ use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{KafkaLag, KafkaSource, Start};
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+use crate::fixture::{PATIENCE, TestTopic, available, handle, next, number};
 use crate::topic;
 
 /// One whose clients hear soon of what has become of its topic.
-async fn place(name: &str) -> Place {
-    let mut place = Place::with_partitions(name, 1).await;
+async fn place(name: &str) -> TestTopic {
+    let mut place = TestTopic::with_partitions(name, 1).await;
     place.brokers = place.brokers.with("topic.metadata.refresh.interval.ms", "200");
     place
 }
 
-async fn make_anew(place: &Place) {
+async fn make_anew(place: &TestTopic) {
     topic::delete(place.brokers.bootstrap(), &place.topic).await;
     place.create(&place.topic, 1, &[]).await;
     // Before anybody hears of the change.
     place.publish(11..=18).await;
 }
 
-fn asking(place: &Place) -> BaseConsumer {
+fn asking(place: &TestTopic) -> BaseConsumer {
     let group = format!("{}-billing", place.topic);
     place.config().set("group.id", group).create().unwrap()
 }
 
 /// The commit of the group in a partition.
-fn commit_of(place: &Place, partition: i32, asking: &BaseConsumer) -> (Offset, String) {
+fn commit_of(place: &TestTopic, partition: i32, asking: &BaseConsumer) -> (Offset, String) {
     let mut list = TopicPartitionList::new();
     list.add_partition(&place.topic, partition);
     let found = tokio::task::block_in_place(|| asking.committed_offsets(list, PATIENCE)).unwrap();
@@ -45,7 +45,7 @@ fn commit_of(place: &Place, partition: i32, asking: &BaseConsumer) -> (Offset, S
 }
 
 /// Waits until the group has committed this of a partition.
-async fn until_committed(place: &Place, partition: i32, position: i64) {
+async fn until_committed(place: &TestTopic, partition: i32, position: i64) {
     let asking = asking(place);
     let committed = || commit_of(place, partition, &asking).0;
     let reached = async {
@@ -109,12 +109,12 @@ async fn added(name: &str, start: Start) {
 
 /// A producer of transactions in a topic of one partition.
 struct Transactions<'a> {
-    place: &'a Place,
+    place: &'a TestTopic,
     producer: FutureProducer,
 }
 
 impl<'a> Transactions<'a> {
-    fn of(place: &'a Place) -> Self {
+    fn of(place: &'a TestTopic) -> Self {
         let id = format!("{}-producer", place.topic);
         let producer: FutureProducer = place.config().set("transactional.id", id).create().unwrap();
         tokio::task::block_in_place(|| producer.init_transactions(PATIENCE)).unwrap();

@@ -34,7 +34,7 @@ pub(crate) fn available() -> bool {
 
 /// A topic at a broker, and what belongs to it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct TestTopic {
     running: Arc<Mutex<Running>>,
     pub(crate) brokers: Brokers,
     pub(crate) topic: String,
@@ -80,7 +80,7 @@ pub(crate) fn start_as(builder: Builder) -> Running {
     })
 }
 
-impl Place {
+impl TestTopic {
     /// A topic of two partitions at the broker that all share.
     pub(crate) async fn fresh(name: &str) -> Self {
         Self::at(shared(), name, 2).await
@@ -219,7 +219,7 @@ pub(crate) fn number(delivery: &Delivery) -> u32 {
 
 /// As the conformance suite wants it.
 pub(crate) struct KafkaFixture {
-    place: Place,
+    place: TestTopic,
     producer: FutureProducer,
     lease: Duration,
 }
@@ -250,9 +250,9 @@ impl TransportFixture for KafkaFixture {
 
     async fn fresh(check: &'static str) -> Self {
         let mut place = if check.contains("restart") {
-            Place::own(check).await
+            TestTopic::own(check).await
         } else {
-            Place::fresh(check).await
+            TestTopic::fresh(check).await
         };
         let lease = if is_quick(check) { PATIENCE } else { LEASE };
         let timeout = lease.as_millis().to_string();

@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::fixture::{PATIENCE, Place};
+use crate::fixture::{PATIENCE, TestTopic};
 
 /// The checksum of record batches.
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -59,7 +59,7 @@ fn batch(value: &[u8], headers: &[(&[u8], &[u8])]) -> Vec<u8> {
 }
 
 /// Writes one record to the first partition, headers as they are: clients have names that are text.
-pub(crate) fn produce_raw(place: &Place, value: &[u8], headers: &[(&[u8], &[u8])]) {
+pub(crate) fn produce_raw(place: &TestTopic, value: &[u8], headers: &[(&[u8], &[u8])]) {
     // `Produce`, version 3, with a number and without a name of the client; no transaction, all replicas, ten seconds.
     let mut body = vec![0, 0, 0, 3, 0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
     body.extend_from_slice(&10_000_i32.to_be_bytes());

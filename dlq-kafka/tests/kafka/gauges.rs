@@ -14,7 +14,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use metrics_util::registry::{AtomicStorage, Registry};
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{PATIENCE, Place, available, handle, next};
+use crate::fixture::{PATIENCE, TestTopic, available, handle, next};
 
 /// How long records wait, by a clock that stands still meanwhile.
 const STAGE: Duration = Duration::from_secs(1);
@@ -99,12 +99,12 @@ async fn meanwhile(source: &mut KafkaSource, told: impl Future<Output = ()>) {
 
 /// Tries something with a topic of so many partitions, whose gauges are told. The source and its futures are of this
 /// thread, whose recorder it is.
-pub(crate) fn with_told(name: &str, partitions: i32, check: impl AsyncFnOnce(&Place, &Told)) {
+pub(crate) fn with_told(name: &str, partitions: i32, check: impl AsyncFnOnce(&TestTopic, &Told)) {
     if !available() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let place = runtime.block_on(Place::with_partitions(name, partitions));
+    let place = runtime.block_on(TestTopic::with_partitions(name, partitions));
     let group = format!("{}-billing", place.topic);
     let told = Told { registry: Registry::atomic(), group };
     metrics::with_local_recorder(&told, || runtime.block_on(check(&place, &told)));
@@ -115,7 +115,7 @@ fn what_waits_and_is_paused_is_shown_and_how_late_it_came() {
     with_told("gauged", 1, shown);
 }
 
-async fn shown(place: &Place, told: &Told) {
+async fn shown(place: &TestTopic, told: &Told) {
     let clock = ManualClock::new();
     let ladder = Ladder::of([STAGE]);
     let consumer = place.billing().ladder(ladder).prefetch(1).clock(clock.shared());
@@ -167,7 +167,7 @@ fn the_time_until_the_next_record_is_due_falls_while_nothing_comes_and_nothing_i
     with_told("gauged-due", 1, due);
 }
 
-async fn due(place: &Place, told: &Told) {
+async fn due(place: &TestTopic, told: &Told) {
     const LONG: Duration = Duration::from_secs(60);
     let consumer = place.billing().ladder(Ladder::of([LONG]));
     let (mut source, queue) = (

@@ -9,7 +9,7 @@ use dlq_kafka::{Brokers, KafkaLag, KafkaLetters, KafkaReplay, KafkaTransport};
 use dlq_services::{Running, Service};
 use dlq_testkit::fixtures::letter;
 
-use crate::fixture::{PATIENCE, Place, available, handle, number, start_as};
+use crate::fixture::{PATIENCE, TestTopic, available, handle, number, start_as};
 use crate::fixture_feed::follow;
 use crate::fixture_reading::Look as _;
 use crate::fixture_replay::{ORIGIN, operation};
@@ -41,7 +41,7 @@ async fn who_logs_in_reads_and_writes() {
     }
     let (running, url) = start();
     for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
-        let mut place = Place::at(Arc::clone(&running), &mechanism.to_lowercase(), 1).await;
+        let mut place = TestTopic::at(Arc::clone(&running), &mechanism.to_lowercase(), 1).await;
         place.publish([7]).await;
         place.brokers = brokers(&url, mechanism, PASSWORD);
         if mechanism != "PLAIN" && !cfg!(feature = "ssl") {
@@ -62,7 +62,7 @@ async fn who_logs_in_reads_and_writes() {
     }
 }
 
-fn handle_origin(place: &Place) -> dlq_core::Origin {
+fn handle_origin(place: &TestTopic) -> dlq_core::Origin {
     dlq_core::Origin::new("kafka", &*place.topic, dlq_core::Position::Offset(0)).with_partition(0)
 }
 
@@ -84,7 +84,7 @@ async fn a_password_that_is_wrong_is_told_by_everything_that_connects() {
         return;
     }
     let (running, url) = start();
-    let place = Place::at(Arc::clone(&running), "refused", 1).await;
+    let place = TestTopic::at(Arc::clone(&running), "refused", 1).await;
     let mechanisms: &[_] =
         if cfg!(feature = "ssl") { &["PLAIN", "SCRAM-SHA-512"] } else { &["PLAIN"] };
     for mechanism in mechanisms {
@@ -183,7 +183,7 @@ async fn who_logs_in_by_tls_reads_and_an_unknown_certificate_is_told() {
         .setting("listener.name.login.ssl.keystore.type", "PKCS12");
     let running = start_as(builder);
     let url = running.login_url().unwrap();
-    let mut place = Place::at(Arc::new(Mutex::new(running)), "tls", 1).await;
+    let mut place = TestTopic::at(Arc::new(Mutex::new(running)), "tls", 1).await;
     place.publish([7]).await;
     let brokers = brokers(&url, "SCRAM-SHA-512", PASSWORD).with("security.protocol", "sasl_ssl");
     let strange = KafkaTransport::new(&*place.topic).name("billing");

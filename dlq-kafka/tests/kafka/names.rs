@@ -22,7 +22,7 @@ use dlq_tower::router::Router;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::fixture::{PATIENCE, Place, available, next};
+use crate::fixture::{PATIENCE, TestTopic, available, next};
 use crate::topic;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl std::error::Error for Down {}
 /// What the handler of these tests has seen.
 #[derive(Clone)]
 struct Seen {
-    place: Place,
+    place: TestTopic,
     runs: Arc<AtomicU32>,
     /// What the group had committed while it ran.
     words: Arc<Mutex<Vec<String>>>,
@@ -47,7 +47,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(place: &Place) -> Self {
+    fn new(place: &TestTopic) -> Self {
         let (runs, words, done) = (Arc::default(), Arc::default(), Arc::default());
         Self { place: place.clone(), runs, words, done }
     }
@@ -75,13 +75,13 @@ fn router(seen: &Seen) -> Router {
     Router::new().name("shop").route(">", created).build().unwrap()
 }
 
-fn shop(place: &Place) -> KafkaTransport {
+fn shop(place: &TestTopic) -> KafkaTransport {
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
     place.billing().ladder(ladder)
 }
 
 /// Runs it until a handler has succeeded.
-async fn run(place: &Place, seen: &Seen) {
+async fn run(place: &TestTopic, seen: &Seen) {
     let source = shop(place).source(&place.brokers).await.unwrap();
     let marks = source.crash_marks();
     let consumer = Consumer::builder(source)
@@ -96,13 +96,13 @@ async fn run(place: &Place, seen: &Seen) {
     assert_eq!((report.handled, report.dead), (1, 0), "{report}");
 }
 
-fn client(place: &Place) -> BaseConsumer {
+fn client(place: &TestTopic) -> BaseConsumer {
     let group = format!("{}-billing", place.topic);
     place.config().set("group.id", group).create().unwrap()
 }
 
 /// Position and metadata that the group has committed.
-fn word(place: &Place) -> (Offset, String) {
+fn word(place: &TestTopic) -> (Offset, String) {
     let mut list = TopicPartitionList::new();
     list.add_partition(&place.topic, 0);
     let client = client(place);
@@ -112,7 +112,7 @@ fn word(place: &Place) -> (Offset, String) {
 }
 
 /// Two processes have died in a row where the group begins.
-fn suspected(place: &Place) {
+fn suspected(place: &TestTopic) {
     let mut list = TopicPartitionList::new();
     let mut element = list.add_partition(&place.topic, 0);
     element.set_offset(Offset::Offset(0)).unwrap();
@@ -125,7 +125,7 @@ async fn g1_retry_records_of_a_routers_handlers_come_back_in_topics_that_groups_
     if !available() {
         return;
     }
-    let place = Place::with_partitions("routed", 1).await;
+    let place = TestTopic::with_partitions("routed", 1).await;
     let seen = Seen::new(&place);
     place.publish([1]).await;
     run(&place, &seen).await;
@@ -137,7 +137,7 @@ async fn g3_a_suspect_is_marked_whatever_its_handler_is_called() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("suspected", 1).await;
+    let place = TestTopic::with_partitions("suspected", 1).await;
     let seen = Seen::new(&place);
     suspected(&place);
     place.publish([1]).await;
@@ -151,7 +151,7 @@ async fn g3_a_suspect_that_was_given_back_is_one_still() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("given-back", 1).await;
+    let place = TestTopic::with_partitions("given-back", 1).await;
     suspected(&place);
     place.publish([1]).await;
     let mut source = place.billing().source(&place.brokers).await.unwrap();
@@ -168,7 +168,7 @@ async fn g2_a_letter_that_was_sent_back_is_known_by_the_name_of_its_handler() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("sent-back", 1).await;
+    let place = TestTopic::with_partitions("sent-back", 1).await;
     let mut letter = letter_of(Message::new(&*place.topic, "1"), 1);
     letter.origin = Origin::new("kafka", &*place.topic, Position::Offset(7)).with_partition(0);
     let at = Timestamp::from_millis(1_790_000_000_000);

@@ -13,27 +13,27 @@ use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Concurrency, DLQ_KAFKA_PAUSED, KafkaSource, Ladder};
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{PATIENCE, Place, available, handle, next, number, start_with};
+use crate::fixture::{PATIENCE, TestTopic, available, handle, next, number, start_with};
 use crate::gauges::{Told, with_told};
 use crate::waiting::send;
 
 const DONE: Disposition = Disposition::Succeeded;
 
-fn asking(place: &Place) -> BaseConsumer {
+fn asking(place: &TestTopic) -> BaseConsumer {
     place.config().set("group.id", group(place)).create().unwrap()
 }
 
-fn group(place: &Place) -> String {
+fn group(place: &TestTopic) -> String {
     format!("{}-billing", place.topic)
 }
 
 /// The commit of partition 0: position and metadata, without the number of the source, the id of the topic, and how far
 /// records were handed out.
-fn committed(place: &Place) -> Option<(i64, String)> {
+fn committed(place: &TestTopic) -> Option<(i64, String)> {
     committed_of(place, 0)
 }
 
-fn committed_of(place: &Place, partition: i32) -> Option<(i64, String)> {
+fn committed_of(place: &TestTopic, partition: i32) -> Option<(i64, String)> {
     tokio::task::block_in_place(|| {
         let asking = asking(place);
         let mut list = TopicPartitionList::new();
@@ -54,7 +54,7 @@ fn committed_of(place: &Place, partition: i32) -> Option<(i64, String)> {
 }
 
 /// Waits until that is committed.
-async fn until_committed(place: &Place, position: i64, metadata: &str) {
+async fn until_committed(place: &TestTopic, position: i64, metadata: &str) {
     let wanted = Some((position, metadata.to_owned()));
     let reached = async {
         while committed(place) != wanted {
@@ -70,7 +70,7 @@ async fn g1_the_lowest_record_that_is_not_done_is_committed() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("lowest", 2).await;
+    let place = TestTopic::with_partitions("lowest", 2).await;
     let producer = place.producer();
     let send = async |partition, number: u32| {
         let payload = number.to_string();
@@ -117,7 +117,7 @@ async fn restarted_behind_one_that_waits(name: &str, waits_in_a_stage: bool) {
     }
     const WAIT: Duration = Duration::from_secs(15 * 60);
     const STAGE: Duration = Duration::from_secs(3);
-    let place = Place::with_partitions(name, 1).await;
+    let place = TestTopic::with_partitions(name, 1).await;
     let consumer = place.billing().ladder(Ladder::of([STAGE]));
     let queue = consumer.retry_queue(&place.brokers).await.unwrap();
     let last = if waits_in_a_stage { DeliveredFrom::Retry } else { DeliveredFrom::Main };
@@ -172,7 +172,7 @@ async fn g1_where_brokers_take_less_metadata_less_of_what_is_done_is_told() {
         return;
     }
     let running = start_with(&[("offset.metadata.max.bytes", "300")]);
-    let place = Place::at(Arc::new(Mutex::new(running)), "short", 1).await;
+    let place = TestTopic::at(Arc::new(Mutex::new(running)), "short", 1).await;
     place.publish(1..=600).await;
     let consumer = place.billing().without_retries();
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -200,7 +200,7 @@ async fn a_source_that_is_dropped_leaves_as_one_that_died() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("dropped", 1).await;
+    let place = TestTopic::with_partitions("dropped", 1).await;
     place.publish(1..=3).await;
     let mut source = place.billing().source(&place.brokers).await.unwrap();
     let _ = handle(&mut source).await;
@@ -220,7 +220,7 @@ async fn g4_two_deaths_make_suspects_of_what_was_handed_out_and_of_nothing_else(
     if !available() {
         return;
     }
-    let place = Place::with_partitions("two-deaths", 1).await;
+    let place = TestTopic::with_partitions("two-deaths", 1).await;
     place.publish(1..=100).await;
     for _ in 0..2 {
         let mut source = place.billing().source(&place.brokers).await.unwrap();
@@ -247,7 +247,7 @@ async fn g3_a_run_alone_is_marked_before_and_cleared_after() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("marks", 1).await;
+    let place = TestTopic::with_partitions("marks", 1).await;
     place.publish(1..=3).await;
     for _ in 0..2 {
         let mut source = place.billing().source(&place.brokers).await.unwrap();
@@ -289,7 +289,7 @@ async fn g3_that_a_run_alone_has_ended_is_told_before_another_begins() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("marks-told", 2).await;
+    let place = TestTopic::with_partitions("marks-told", 2).await;
     let billing = place.billing().commit_interval(Duration::from_secs(3_600));
     for partition in [0, 0, 1] {
         let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);
@@ -335,7 +335,7 @@ async fn moved(name: &str, strategy: &str, all_move: bool) {
     if !available() {
         return;
     }
-    let mut place = Place::with_partitions(name, 2).await;
+    let mut place = TestTopic::with_partitions(name, 2).await;
     place.brokers = place.brokers.clone().with("partition.assignment.strategy", strategy);
     place.publish(1..=20).await;
     let consumer = place.billing().without_retries().drain(Duration::ZERO);
@@ -384,7 +384,7 @@ async fn what_ends_while_a_partition_is_drained_does_not_run_again() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("drained", 2).await;
+    let place = TestTopic::with_partitions("drained", 2).await;
     place.publish(1..=20).await;
     let consumer = place.billing().drain(PATIENCE);
     let mut one = consumer.source(&place.brokers).await.unwrap();
@@ -417,7 +417,7 @@ async fn g5_one_of_a_partition_is_in_flight_where_that_was_asked_for() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("one-each", 1).await;
+    let place = TestTopic::with_partitions("one-each", 1).await;
     place.publish(1..=6).await;
     let consumer = place.billing().concurrency(Concurrency::Partition);
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -444,7 +444,7 @@ async fn g5_one_of_a_key_is_in_flight_and_other_keys_go_on() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("key-each", 1).await;
+    let place = TestTopic::with_partitions("key-each", 1).await;
     for (number, key) in [(1, "a"), (2, "a"), (3, "b"), (4, "a")] {
         place.publish_keyed(number, key).await;
     }
@@ -465,7 +465,7 @@ async fn g4_what_is_in_flight_is_bounded_by_its_span_and_goes_on() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("span", 1).await;
+    let place = TestTopic::with_partitions("span", 1).await;
     place.publish(1..=600).await;
     let consumer = place.billing().max_span(50).prefetch(1);
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -489,7 +489,7 @@ async fn a_group_lives_while_its_handlers_take_nothing() {
     if !available() {
         return;
     }
-    let mut place = Place::with_partitions("slow", 1).await;
+    let mut place = TestTopic::with_partitions("slow", 1).await;
     // As short as the client allows.
     place.brokers = place.brokers.clone().with("max.poll.interval.ms", "6000");
     place.publish(1..=3_000).await;
@@ -505,7 +505,7 @@ async fn a_group_lives_while_its_handlers_take_nothing() {
 }
 
 /// Waits until the group is in this state, with so many members.
-async fn until_group(place: &Place, is_right: impl Fn(&str, usize) -> bool) {
+async fn until_group(place: &TestTopic, is_right: impl Fn(&str, usize) -> bool) {
     let asking = asking(place);
     let reached = async {
         loop {
@@ -527,7 +527,7 @@ fn a_partition_that_was_paused_is_heard_when_it_comes_back() {
     with_told("paused", 2, heard_again);
 }
 
-async fn heard_again(place: &Place, told: &Told) {
+async fn heard_again(place: &TestTopic, told: &Told) {
     let send = async |partition, number: u32| {
         let payload = number.to_string();
         let record = FutureRecord::<[u8], _>::to(&place.topic).partition(partition);

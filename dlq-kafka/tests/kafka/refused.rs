@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::access::{DESCRIBE, TOPIC, WRITE, allow_only, guarded};
-use crate::fixture::{PATIENCE, Place, available};
+use crate::fixture::{PATIENCE, TestTopic, available};
 use crate::fixture_reading::Look as _;
 
 /// Counts what it handles; what is negative dies.
@@ -34,7 +34,7 @@ async fn until(health: &mut HealthHandle, holds: impl FnMut(&ConsumerHealth) -> 
 }
 
 /// Returns what a group has committed of the first partition of a topic.
-fn committed(place: &Place, group: &str, topic: &str) -> Offset {
+fn committed(place: &TestTopic, group: &str, topic: &str) -> Offset {
     let client: BaseConsumer = place.config().set("group.id", group).create().unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition(topic, 0);
@@ -46,7 +46,7 @@ async fn g4_a_topic_of_letters_that_may_not_be_written_delays_its_own_messages_o
     if !available() {
         return;
     }
-    let place = Place::at(Arc::new(Mutex::new(guarded())), "one-acl", 1).await;
+    let place = TestTopic::at(Arc::new(Mutex::new(guarded())), "one-acl", 1).await;
     let other = format!("{}.other", place.topic);
     place.create(&other, 1, &[]).await;
     let brokers = place.brokers.clone().with("delivery.timeout.ms", "10000");
@@ -113,7 +113,7 @@ async fn g4_what_may_not_be_written_is_parked_and_holds_up_no_commit() {
     if !available() {
         return;
     }
-    let place = Place::at(Arc::new(Mutex::new(guarded())), "parking", 1).await;
+    let place = TestTopic::at(Arc::new(Mutex::new(guarded())), "parking", 1).await;
     let group = format!("{}-billing", place.topic);
     let kafka = KafkaTransport::new(&*place.topic)
         .name("billing")

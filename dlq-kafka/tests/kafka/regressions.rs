@@ -15,17 +15,17 @@ use dlq_kafka::rdkafka::{Offset, TopicPartitionList};
 use dlq_kafka::{Concurrency, KafkaRetryQueue, KafkaSource, KafkaTransport, Ladder, Start};
 use tokio::time::timeout;
 
-use crate::fixture::{PATIENCE, Place, available, handle, next, number};
+use crate::fixture::{PATIENCE, TestTopic, available, handle, next, number};
 use crate::topic;
 
 const DONE: Disposition = Disposition::Succeeded;
 
 /// Members have their partitions in the order of their names.
-fn hasty(place: &Place) -> KafkaTransport {
+fn hasty(place: &TestTopic) -> KafkaTransport {
     place.billing().without_retries().drain(Duration::ZERO)
 }
 
-async fn member(place: &Place, name: &str) -> KafkaSource {
+async fn member(place: &TestTopic, name: &str) -> KafkaSource {
     hasty(place).source(&place.member(name)).await.unwrap()
 }
 
@@ -41,7 +41,7 @@ async fn enqueue(queue: &KafkaRetryQueue, delivery: Delivery) {
 }
 
 /// The first delivery of a source that begins at the end: it is not known when it looks where that is.
-async fn first(source: &mut KafkaSource, place: &Place) -> Delivery {
+async fn first(source: &mut KafkaSource, place: &TestTopic) -> Delivery {
     loop {
         place.publish([7]).await;
         if let Ok(next) = timeout(Duration::from_millis(500), source.next()).await {
@@ -55,7 +55,7 @@ async fn g1_a_retry_record_is_read_by_a_group_that_began_at_the_end() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("late-retry", 1).await;
+    let place = TestTopic::with_partitions("late-retry", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]);
     let consumer = place.billing().start(Start::Latest).ladder(ladder);
     let queue = consumer.retry_queue(&place.brokers).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_group_that_begins_at_the_end_passes_over_what_was_before() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("late", 1).await;
+    let place = TestTopic::with_partitions("late", 1).await;
     place.publish(1..=5_000).await;
     let consumer = place.billing().without_retries().start(Start::Latest);
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -92,7 +92,7 @@ async fn g1_what_is_left_is_read_where_what_was_committed_is_gone() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("deleted", 1).await;
+    let place = TestTopic::with_partitions("deleted", 1).await;
     let consumer = place.billing().without_retries().start(Start::Latest);
     let mut source = consumer.source(&place.brokers).await.unwrap();
     let _ = first(&mut source, &place).await;
@@ -118,7 +118,7 @@ async fn told_of_deleted(name: &str, gone: i64) {
     if !available() {
         return;
     }
-    let place = Place::with_partitions(name, 1).await;
+    let place = TestTopic::with_partitions(name, 1).await;
     let consumer = place.billing().without_retries();
     place.publish(0..100).await;
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -160,7 +160,7 @@ async fn g1_what_waits_is_heard_by_a_group_whose_consumer_has_another_name_now()
     if !available() {
         return;
     }
-    let place = Place::with_partitions("renamed", 1).await;
+    let place = TestTopic::with_partitions("renamed", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]);
     let billing = place.billing().ladder(ladder.clone());
     let queue = billing.retry_queue(&place.brokers).await.unwrap();
@@ -184,7 +184,7 @@ async fn g1_what_waits_in_a_stage_that_was_taken_off_the_ladder_is_heard() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("taken-off", 1).await;
+    let place = TestTopic::with_partitions("taken-off", 1).await;
     let of = |seconds| place.billing().ladder(Ladder::of([Duration::from_secs(seconds)]));
     let queue = of(1).retry_queue(&place.brokers).await.unwrap();
     place.publish([1]).await;
@@ -218,7 +218,7 @@ async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("others", 1).await;
+    let place = TestTopic::with_partitions("others", 1).await;
     let of = |seconds| {
         let ladder = Ladder::of([Duration::from_secs(seconds)]);
         place.billing().ladder(ladder.with_names("{topic}.retry.{delay}"))
@@ -256,7 +256,7 @@ async fn g4_what_waits_of_a_past_assignment_holds_nobody_up() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("past", 1).await;
+    let place = TestTopic::with_partitions("past", 1).await;
     place.publish([1, 2]).await;
     let consumer = hasty(&place).concurrency(Concurrency::Partition);
     let mut one = consumer.source(&place.member("a")).await.unwrap();
@@ -275,7 +275,7 @@ async fn g3_a_suspect_whose_partition_goes_while_it_runs_is_not_blamed() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("moves", 1).await;
+    let place = TestTopic::with_partitions("moves", 1).await;
     place.publish([1]).await;
     for _ in 0..2 {
         let mut source = member(&place, "b").await;
@@ -296,7 +296,7 @@ async fn a_retry_topic_that_is_consumed_too_is_refused() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("both", 1).await;
+    let place = TestTopic::with_partitions("both", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
     let stage = format!("{}.retry.1s", place.topic);
     let consumer = place.billing().ladder(ladder).topic(&stage);
@@ -309,7 +309,7 @@ async fn topics_of_one_consumer_may_share_their_retry_topics() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("shares", 1).await;
+    let place = TestTopic::with_partitions("shares", 1).await;
     let other = format!("{}-other", place.topic);
     place.create(&other, 1, &[]).await;
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("retry.{group}.{delay}");
@@ -332,7 +332,7 @@ async fn g8_counts_at_their_limit_are_carried_on() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("counts", 1).await;
+    let place = TestTopic::with_partitions("counts", 1).await;
     let consumer = place.billing().ladder(Ladder::of([Duration::from_secs(1)]));
     let queue = consumer.retry_queue(&place.brokers).await.unwrap();
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -358,7 +358,7 @@ async fn g1_nothing_is_lost_by_who_stops_waiting() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("cut-off", 1).await;
+    let place = TestTopic::with_partitions("cut-off", 1).await;
     let mut source = place.billing().without_retries().source(&place.brokers).await.unwrap();
     let publish = place.publish(1..=300);
     let mut seen = Vec::new();
@@ -380,7 +380,7 @@ async fn closing_twice_and_on_one_thread_ends() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("closes", 1).await;
+    let place = TestTopic::with_partitions("closes", 1).await;
     place.publish(1..=3).await;
     let on_one_thread = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -413,7 +413,7 @@ async fn g3_what_a_stop_has_cut_off_is_no_death() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("stopped", 1).await;
+    let place = TestTopic::with_partitions("stopped", 1).await;
     place.publish([1]).await;
     for _ in 0..3 {
         let mut source = place.billing().without_retries().source(&place.brokers).await.unwrap();
@@ -431,7 +431,7 @@ async fn g1_hundreds_of_partitions_move_and_nothing_is_lost() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("hundreds", 200).await;
+    let place = TestTopic::with_partitions("hundreds", 200).await;
     let producer = place.producer();
     let send = async |from: u32| {
         let sent = (from..from + 600).map(|number| {
@@ -476,7 +476,7 @@ async fn g9_a_consumer_that_cannot_join_its_group_says_why_for_as_long_as_that_i
     if !available() {
         return;
     }
-    let mut place = Place::with_partitions("session", 1).await;
+    let mut place = TestTopic::with_partitions("session", 1).await;
     place.publish([1]).await;
     // Half an hour is the most that brokers take unless told otherwise.
     let (session, poll) = ("3600000", "3700000");

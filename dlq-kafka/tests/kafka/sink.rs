@@ -7,10 +7,10 @@ use dlq_kafka::{DlqTopic, KafkaLetters, KafkaSink};
 use dlq_testkit::fixtures::{hostile_messages, letter};
 use tokio::time::timeout;
 
-use crate::fixture::{PATIENCE, Place, available, next};
+use crate::fixture::{PATIENCE, TestTopic, available, next};
 use crate::fixture_reading::Look as _;
 
-async fn sink(place: &Place) -> (KafkaSink, KafkaLetters) {
+async fn sink(place: &TestTopic) -> (KafkaSink, KafkaLetters) {
     let topic = format!("{}.dlq", place.topic);
     let consumer = place.billing().dead_letter_topic(DlqTopic::new().with_name(&topic));
     let sink = consumer.sink(&place.brokers).await.unwrap();
@@ -22,7 +22,7 @@ async fn g8_letters_come_back_byte_for_byte() {
     if !available() {
         return;
     }
-    let place = Place::fresh("bytes").await;
+    let place = TestTopic::fresh("bytes").await;
     let (sink, letters) = sink(&place).await;
     for (number, (what, message)) in (1..).zip(hostile_messages()) {
         let mut written = letter(number);
@@ -48,7 +48,7 @@ async fn g2_a_death_that_was_written_twice_is_one_letter() {
     if !available() {
         return;
     }
-    let place = Place::fresh("twice").await;
+    let place = TestTopic::fresh("twice").await;
     let (sink, letters) = sink(&place).await;
     let mut again = letter(1);
     again.generation += 1;
@@ -67,7 +67,7 @@ async fn g4_letters_go_to_topics_that_the_sink_was_opened_for() {
     if !available() {
         return;
     }
-    let place = Place::fresh("opened").await;
+    let place = TestTopic::fresh("opened").await;
     let second = format!("{}-second", place.topic);
     place.create(&second, 1, &[]).await;
     let sink = place.billing().topic(&second).sink(&place.brokers).await.unwrap();
@@ -107,7 +107,7 @@ async fn g8_a_message_that_fits_nowhere_still_has_its_letter() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("large", 1).await;
+    let place = TestTopic::with_partitions("large", 1).await;
     let consumer = place.billing();
     let mut source = consumer.source(&place.brokers).await.unwrap();
     let queue = consumer.retry_queue(&place.brokers).await.unwrap();
@@ -161,7 +161,7 @@ async fn g8_a_message_that_no_segment_holds_still_has_its_letter() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("segment", 1).await;
+    let place = TestTopic::with_partitions("segment", 1).await;
     let dead_letters = format!("{}.dlq", place.topic);
     let stage = format!("{0}.{0}-billing.retry.3s", place.topic);
     place.alter(&place.topic, "max.message.bytes", "4000000").await;
@@ -208,7 +208,7 @@ async fn a_small_letter_is_not_refused_for_those_beside_it() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("batch", 1).await;
+    let place = TestTopic::with_partitions("batch", 1).await;
     let topic = format!("{}.dlq", place.topic);
     let sink = place.billing().sink(&place.brokers).await.unwrap();
     place.alter(&topic, "max.message.bytes", "6000").await;
@@ -229,7 +229,7 @@ async fn what_is_missing_is_named() {
     if !available() {
         return;
     }
-    let place = Place::fresh("missing").await;
+    let place = TestTopic::fresh("missing").await;
     let open =
         KafkaSink::open(&place.brokers, DlqTopic::new(), std::slice::from_ref(&place.topic)).await;
     let text = open.unwrap_err().to_string();

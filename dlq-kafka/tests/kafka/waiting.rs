@@ -8,7 +8,7 @@ use dlq_core::{
 };
 use dlq_kafka::{KafkaRetryQueue, KafkaSettle, KafkaSource, Ladder};
 
-use crate::fixture::{Place, available, handle, next, number};
+use crate::fixture::{TestTopic, available, handle, next, number};
 
 /// Takes the next delivery and sends it to wait for so long.
 async fn postpone(source: &mut KafkaSource, queue: &KafkaRetryQueue, wait: Duration) {
@@ -45,7 +45,7 @@ async fn g4_records_of_several_stages_and_partitions_come_when_they_are_due() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("ladder", 3).await;
+    let place = TestTopic::with_partitions("ladder", 3).await;
     let stages = [1_000, 1_500, 2_500].map(Duration::from_millis);
     let consumer = place.billing().ladder(Ladder::of(stages));
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -87,7 +87,7 @@ async fn what_comes_from_a_stage_says_from_which() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("stages", 1).await;
+    let place = TestTopic::with_partitions("stages", 1).await;
     let stages = [Duration::from_millis(100), Duration::from_millis(200)];
     let consumer = place.billing().ladder(Ladder::of(stages));
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -108,7 +108,7 @@ async fn more_records_than_there_is_room_for_wait_at_the_broker() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("room", 2).await;
+    let place = TestTopic::with_partitions("room", 2).await;
     let stage = Duration::from_secs(4);
     let consumer = place.billing().ladder(Ladder::of([stage])).max_waiting(20, 1 << 20).prefetch(4);
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -150,7 +150,7 @@ async fn g4_what_waits_longer_than_its_stage_holds_up_nothing_behind_it() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("head", 1).await;
+    let place = TestTopic::with_partitions("head", 1).await;
     let stage = Duration::from_secs(2);
     let consumer = place.billing().ladder(Ladder::of([stage])).max_waiting(100, 1 << 20);
     let mut source = consumer.source(&place.brokers).await.unwrap();
@@ -182,7 +182,7 @@ async fn what_is_written_into_its_stage_again_comes_once_and_counts_no_attempt()
     if !available() {
         return;
     }
-    let place = Place::with_partitions("again", 1).await;
+    let place = TestTopic::with_partitions("again", 1).await;
     let consumer = place.billing().ladder(Ladder::of([Duration::from_secs(1)]));
     let mut source = consumer.source(&place.brokers).await.unwrap();
     let queue = consumer.retry_queue(&place.brokers).await.unwrap();
@@ -212,7 +212,7 @@ async fn topics_that_groups_share_hold_the_records_of_each() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("shared", 1).await;
+    let place = TestTopic::with_partitions("shared", 1).await;
     let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
     let of = |name: &str| place.consumer(name).ladder(ladder.clone());
     let mut billing = of("billing").source(&place.brokers).await.unwrap();
@@ -231,7 +231,7 @@ async fn g8_what_others_write_to_a_retry_topic_waits_and_runs() {
     if !available() {
         return;
     }
-    let place = Place::with_partitions("foreign", 1).await;
+    let place = TestTopic::with_partitions("foreign", 1).await;
     let consumer = place.billing().ladder(Ladder::of([Duration::from_secs(2)]));
     let mut source = consumer.source(&place.brokers).await.unwrap();
     let topic = format!("{}.{0}-billing.retry.2s", place.topic);

@@ -9,7 +9,7 @@ use dlq_core::{DeadLetter, Finding, OperationId, Order, StoreError, StoreErrorKi
 
 use super::MemoryStore;
 use super::load::{Seen, is_free};
-use super::world::{Place, World};
+use super::world::{DueKey, World};
 use crate::verbs::unknown;
 use crate::{Backend, Done, Needs, Rows, Verb};
 
@@ -21,7 +21,7 @@ impl Backend for MemoryStore {
         &self,
         during: &'static str,
         verb: V,
-    ) -> Result<Done<V::Answer>, StoreError> {
+    ) -> Result<Done<V::Output>, StoreError> {
         if let Some(conflicts) = &self.conflicts {
             return self.run_optimistically(conflicts, verb).await;
         }
@@ -104,7 +104,7 @@ impl Backend for MemoryStore {
 
 impl World {
     fn next_due(&self, consumers: &[String], now: Timestamp) -> Option<Timestamp> {
-        let first = |line: &BTreeSet<Place>| line.first().map(|(at, ..)| *at);
+        let first = |line: &BTreeSet<DueKey>| line.first().map(|(at, ..)| *at);
         let due = if consumers.is_empty() {
             self.lines.values().filter_map(first).min()
         } else {

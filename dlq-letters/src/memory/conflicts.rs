@@ -38,7 +38,7 @@ impl MemoryStore {
         &self,
         conflicts: &Conflicts,
         verb: V,
-    ) -> Result<Done<V::Answer>, StoreError> {
+    ) -> Result<Done<V::Output>, StoreError> {
         loop {
             let (mut rows, mut seen) = (Rows::new(self.now()), Seen::default());
             let mut needs = Needs::default();

@@ -8,7 +8,7 @@ use dlq_core::store::{ItemOutcome, OperationItem, OperationSpec, OperationState}
 use dlq_core::{Cursor, DeadLetter, Filter, LetterId, OperationId, Order, Status, Timestamp};
 
 use super::campaign::Campaign;
-use super::world::{Place, World, head};
+use super::world::{DueKey, World, head};
 use crate::{Alias, Depth, Needs, Older, Row, Rows, Select, Selected};
 
 /// Letters that were read, and their versions.
@@ -191,12 +191,12 @@ impl World {
     /// The letters that can be claimed now, first come first, at most `limit`.
     fn due(&self, filter: &Filter, limit: u64, now: Timestamp) -> Vec<LetterId> {
         let limit = size(limit);
-        let take = |line: &BTreeSet<Place>| -> Vec<Place> {
+        let take = |line: &BTreeSet<DueKey>| -> Vec<DueKey> {
             let due = line.iter().take_while(|(at, ..)| *at <= now);
             let matches = |id| self.rows.get(id).is_some_and(|row| filter.matches(&row.letter));
             due.filter(|(.., id)| matches(id)).take(limit).copied().collect()
         };
-        let mut places: Vec<Place> = if filter.consumers.is_empty() {
+        let mut places: Vec<DueKey> = if filter.consumers.is_empty() {
             self.lines.values().flat_map(take).collect()
         } else {
             let names: BTreeSet<_> = filter.consumers.iter().collect();

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use dlq_core::store::{Due, Vitals, Waiting, reading};
 use dlq_core::{Filter, LetterId, Timestamp};
 
-use super::world::{Place, World};
+use super::world::{DueKey, World};
 use crate::Row;
 
 impl World {
@@ -22,7 +22,7 @@ impl World {
             since,
         };
         vitals.waiting = self.lines.values().flat_map(of_consumer).map(waits).collect();
-        let last = |line: &BTreeSet<Place>| {
+        let last = |line: &BTreeSet<DueKey>| {
             let (due, _, id) = line.last()?;
             Some(waits((*due, self.rows.get(id)?)))
         };
@@ -50,7 +50,7 @@ impl World {
     /// Returns those of these rows that have waited longest to be claimed.
     fn waiting<'w>(
         &'w self,
-        lines: impl IntoIterator<Item = &'w BTreeSet<Place>>,
+        lines: impl IntoIterator<Item = &'w BTreeSet<DueKey>>,
         now: Timestamp,
         most: u32,
     ) -> impl Iterator<Item = (Timestamp, &'w Row)> {

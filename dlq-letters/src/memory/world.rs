@@ -8,7 +8,7 @@ use super::campaign::Campaign;
 use crate::{Alias, Row};
 
 /// The place of a letter in line: when it can be claimed, when it was stored, its id.
-pub(super) type Place = (Timestamp, Timestamp, LetterId);
+pub(super) type DueKey = (Timestamp, Timestamp, LetterId);
 
 /// Everything that is stored. Rows change only through [`insert`](World::insert) and [`take`](World::take), which keep the
 /// indexes. The tag of a row is its version.
@@ -17,7 +17,7 @@ pub(super) struct World {
     pub(super) rows: BTreeMap<LetterId, Row>,
     pub(super) by_age: BTreeSet<reading::ByAge>,
     /// Letters that are due or whose lease ends, by consumer.
-    pub(super) lines: BTreeMap<String, BTreeSet<Place>>,
+    pub(super) lines: BTreeMap<String, BTreeSet<DueKey>>,
     /// The last fencing token; shared by all letters, so that one that was deleted does not begin again.
     pub(super) fence: u64,
     pub(super) dedup: bool,
@@ -139,7 +139,7 @@ impl World {
     }
 }
 
-fn place(row: &Row) -> Option<Place> {
+fn place(row: &Row) -> Option<DueKey> {
     row.available_at().map(|at| (at, row.letter.state.created_at, row.letter.id))
 }
 

@@ -185,13 +185,13 @@ impl ClaimDue {
 }
 
 impl Verb for ClaimDue {
-    type Answer = Claimed;
+    type Output = Claimed;
 
     fn needs(&self, needs: &mut Needs) {
         needs.select(self.due(self.wanted()), Depth::Whole);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let (mut ready, may_have_more) = self.take_due(rows)?;
         let room = self.wanted().saturating_sub(ready.len() as u64);
         let mut capped = Vec::new();

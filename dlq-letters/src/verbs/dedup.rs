@@ -31,13 +31,13 @@ pub(crate) struct Surveyed {
 }
 
 impl Verb for Survey {
-    type Answer = Surveyed;
+    type Output = Surveyed;
 
     fn needs(&self, needs: &mut Needs) {
         self.0.needs(needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let page = self.0.page(rows)?;
         let letters = page.found.len() as u64;
         let found = each(page.found, |item| {
@@ -85,7 +85,7 @@ pub(crate) struct Collapse {
 
 impl Verb for Collapse {
     /// Number of letters removed.
-    type Answer = u64;
+    type Output = u64;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
@@ -100,7 +100,7 @@ impl Verb for Collapse {
         }
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let removed = each(&self.groups, |group| collapse(rows, group))?;
         let removed = removed.into_iter().sum();
         self.entry.note(rows, removed);

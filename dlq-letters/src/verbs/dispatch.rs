@@ -113,7 +113,7 @@ impl Take {
 }
 
 impl Verb for Take {
-    type Answer = Took;
+    type Output = Took;
 
     fn needs(&self, needs: &mut Needs) {
         needs.operations.insert(self.0.operation);
@@ -194,7 +194,7 @@ impl Record {
 }
 
 impl Verb for Record {
-    type Answer = Vec<Finished>;
+    type Output = Vec<Finished>;
 
     fn needs(&self, needs: &mut Needs) {
         self.0.iter().for_each(|(token, _)| needs.letter(token.letter, Depth::Head));
@@ -229,7 +229,7 @@ impl Succeed {
 }
 
 impl Verb for Succeed {
-    type Answer = u64;
+    type Output = u64;
 
     fn needs(&self, needs: &mut Needs) {
         self.0.iter().for_each(|death| needs.letter(death.letter, Depth::Head));

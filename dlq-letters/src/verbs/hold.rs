@@ -16,7 +16,7 @@ pub(crate) struct Extend {
 }
 
 impl Verb for Extend {
-    type Answer = Vec<bool>;
+    type Output = Vec<bool>;
 
     fn needs(&self, needs: &mut Needs) {
         for token in &self.tokens {
@@ -24,7 +24,7 @@ impl Verb for Extend {
         }
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let until = rows.now().after(self.lease);
         each(&self.tokens, |token| {
             let Some(row) = rows.letter(token.letter, Depth::Head)? else { return Ok(false) };
@@ -46,7 +46,7 @@ impl Verb for Extend {
 pub(crate) struct EndClaims(pub(crate) Vec<(ClaimToken, Finish)>);
 
 impl Verb for EndClaims {
-    type Answer = Vec<Finished>;
+    type Output = Vec<Finished>;
 
     fn needs(&self, needs: &mut Needs) {
         for (token, _) in &self.0 {
@@ -54,7 +54,7 @@ impl Verb for EndClaims {
         }
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         each(&self.0, |(token, finish)| end(rows, token, finish))
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Added {
 }
 
 impl Verb for Add {
-    type Answer = Added;
+    type Output = Added;
 
     fn needs(&self, needs: &mut Needs) {
         for (letter, _) in &self.0 {
@@ -89,7 +89,7 @@ fn standing(row: &Row, note: &Note) -> Standing {
 pub(crate) struct Carry(pub(crate) Vec<DeadLetter>);
 
 impl Verb for Carry {
-    type Answer = ();
+    type Output = ();
 
     fn needs(&self, needs: &mut Needs) {
         for letter in &self.0 {
@@ -113,7 +113,7 @@ impl Verb for Carry {
 pub(crate) struct Forget(pub(crate) Vec<LetterId>);
 
 impl Verb for Forget {
-    type Answer = ();
+    type Output = ();
 
     fn needs(&self, needs: &mut Needs) {
         for id in &self.0 {

@@ -48,14 +48,14 @@ pub(crate) struct MarkPage {
 }
 
 impl Verb for MarkPage {
-    type Answer = Step;
+    type Output = Step;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
         self.walk.needs(needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         step(rows, &self.walk, &self.entry, |rows, row| mark(rows, row, self.mark))
     }
 }
@@ -70,14 +70,14 @@ pub(crate) struct DeletePage {
 }
 
 impl Verb for DeletePage {
-    type Answer = Step;
+    type Output = Step;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
         self.walk.needs(needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         step(rows, &self.walk, &self.entry, |rows, mut row| {
             rows.end_item(&mut row, ItemOutcome::Skipped, Some(self.why))?;
             rows.remove(&row);
@@ -147,14 +147,14 @@ impl EditLetter {
 }
 
 impl Verb for EditLetter {
-    type Answer = DeadLetter;
+    type Output = DeadLetter;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
         needs.letter(self.id, Depth::Whole);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let refused = |error: EditError| {
             StoreError::new(error.kind(), Self::DURING).with_detail(error.to_string())
         };

@@ -31,7 +31,7 @@ pub(crate) struct Begun {
 }
 
 impl Verb for Start {
-    type Answer = Begun;
+    type Output = Begun;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
@@ -39,7 +39,7 @@ impl Verb for Start {
         self.walk.needs(needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let now = rows.now();
         let number = rows.operation_number()?;
         let id = OperationId::of(&self.by.who, now, number);
@@ -79,7 +79,7 @@ pub(crate) struct Freeze {
 }
 
 impl Verb for Freeze {
-    type Answer = Begun;
+    type Output = Begun;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
@@ -87,7 +87,7 @@ impl Verb for Freeze {
         self.walk.needs(needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let operation = present(rows, self.operation, "start the replay")?;
         // Somebody has resumed or cancelled it: it goes on with the letters that it has.
         if !matches!(operation.state, OperationState::Preparing | OperationState::Paused) {
@@ -120,14 +120,14 @@ pub(crate) struct Steer {
 }
 
 impl Verb for Steer {
-    type Answer = Operation;
+    type Output = Operation;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
         needs.operations.insert(self.operation);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let operation = present(rows, self.operation, STEER)?;
         let Some(state) = operation.steer(self.control) else {
             let why = format!("it is {} and cannot {}", operation.state, self.control);
@@ -160,14 +160,14 @@ impl Withdraw {
 
 impl Verb for Withdraw {
     /// True if there may be more.
-    type Answer = bool;
+    type Output = bool;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
         needs.select(self.select(), Depth::Head);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let now = rows.now();
         let found = rows.select(&self.select(), Depth::Head)?;
         let may_have_more = found.len() as u64 == self.limit;

@@ -12,13 +12,13 @@ use crate::{Alias, Changed, Depth, Needs, Row, Rows, Stop, Verb};
 pub(crate) struct Put(pub(crate) Vec<DeadLetter>);
 
 impl Verb for Put {
-    type Answer = Vec<Receipt>;
+    type Output = Vec<Receipt>;
 
     fn needs(&self, needs: &mut Needs) {
         arriving(self.0.iter().map(|letter| letter.id), needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let now = rows.now();
         each(&self.0, |letter| bury(rows, rules::put(letter.clone(), now)))
     }
@@ -29,14 +29,14 @@ impl Verb for Put {
 pub(crate) struct Enqueue(pub(crate) DelayedRetry);
 
 impl Verb for Enqueue {
-    type Answer = ();
+    type Output = ();
 
     fn needs(&self, needs: &mut Needs) {
         let death = self.0.delivery.death(&self.0.consumer);
         arriving([death.letter], needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let record = rules::retry_record(self.0.clone(), rows.now());
         record_arrives(rows, record).map(drop)
     }
@@ -50,14 +50,14 @@ pub(crate) struct Restore {
 }
 
 impl Verb for Restore {
-    type Answer = Vec<Receipt>;
+    type Output = Vec<Receipt>;
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
         arriving(self.letters.iter().map(|letter| letter.id), needs);
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let now = rows.now();
         let receipts = each(&self.letters, |letter| {
             let letter = rules::restored(letter.clone(), now);

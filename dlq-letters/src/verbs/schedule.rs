@@ -35,14 +35,14 @@ pub(crate) enum Scheduled {
 }
 
 impl Verb for RunSchedule {
-    type Answer = Scheduled;
+    type Output = Scheduled;
 
     fn needs(&self, needs: &mut Needs) {
         // Most calls come too early, and need nothing else.
         needs.schedules.insert(self.consumer.clone());
     }
 
-    fn decide(&self, rows: &mut Rows) -> Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
         let now = rows.now();
         if !self.is_more {
             let next = rows.last_run(&self.consumer)?.map(|last| last.after(self.schedule.every));

@@ -7,14 +7,14 @@ use dlq_core::{Filter, Message, Resolution, SubjectPattern};
 use dlq_testkit::fixtures::{CONSUMER, died_again, letter};
 use std::time::Duration;
 
-use crate::fixture::{Place, available};
+use crate::fixture::{TestDatabase, available};
 
 #[tokio::test]
 async fn what_means_something_to_the_server_is_text_like_any_other() {
     if !available() {
         return;
     }
-    let store = Place::fresh().store().await;
+    let store = TestDatabase::fresh().store().await;
     let mut hostile = letter(1);
     let names = ["a.b", "$set", "", "k\0", "v'\"\\", "créé", "a.$[].b"];
     for name in names {
@@ -62,7 +62,7 @@ async fn no_letter_is_too_large() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let store = place.store().await;
     let size = 40 * 1024 * 1024 + 7;
     let mut large = letter(1);

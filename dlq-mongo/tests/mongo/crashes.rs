@@ -19,7 +19,7 @@ use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use tokio::time::{Instant, sleep};
 
-use crate::fixture::{PATIENCE, Place, available, url};
+use crate::fixture::{PATIENCE, TestDatabase, available, url};
 use crate::proxy::{Proxy, Trouble};
 
 const LETTERS: u64 = 7;
@@ -57,7 +57,7 @@ async fn scenario(store: &MongoStore) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn documents(place: &Place, name: &str) -> Vec<Document> {
+async fn documents(place: &TestDatabase, name: &str) -> Vec<Document> {
     use futures_util::TryStreamExt as _;
     let client = Client::with_uri_str(&place.url).await.unwrap();
     let found = client.database(&place.name).collection::<Document>(&format!("dlq_{name}"));
@@ -65,7 +65,7 @@ async fn documents(place: &Place, name: &str) -> Vec<Document> {
 }
 
 /// Nothing is locked, no commit is left, and operations agree with their letters.
-async fn is_whole(place: &Place, store: &MongoStore) {
+async fn is_whole(place: &TestDatabase, store: &MongoStore) {
     let began = Instant::now();
     loop {
         store.sweep().await.unwrap();
@@ -115,7 +115,7 @@ async fn with(trouble: Trouble, is_fatal: bool) -> usize {
     let is_all = std::env::var_os("DLQ_CRASH_ALL").is_some();
     let (mut at, step) = if is_all { (0, 1) } else { (trouble as usize, 4) };
     loop {
-        let place = Place::fresh();
+        let place = TestDatabase::fresh();
         let direct = place.builder().patience(WAIT).open().await.unwrap();
         let proxy = Proxy::before(url()).await;
         let through = MongoStore::builder(&proxy.url).database(&place.name).max_connections(2);

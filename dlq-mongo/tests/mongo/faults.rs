@@ -13,7 +13,7 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 
-use crate::fixture::{PATIENCE, Place, available, url};
+use crate::fixture::{PATIENCE, TestDatabase, available, url};
 use crate::proxy::{Proxy, Trouble};
 
 /// Puts letters until that succeeds. Returns the receipts and the errors before.
@@ -36,7 +36,7 @@ async fn a_server_that_is_killed_and_started_again_has_lost_nothing() {
     }
     let mut server = Service::Mongo.builder().ours().start().unwrap();
     let url = format!("{}/?serverSelectionTimeoutMS=300", server.url().trim_end_matches('/'));
-    let place = Place::at(&url);
+    let place = TestDatabase::at(&url);
     let store = place.store().await;
     for round in 0..3 {
         let n = round * 10;
@@ -57,7 +57,7 @@ async fn a_call_on_a_silent_network_ends_and_the_next_one_goes_on() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let proxy = Proxy::before(url()).await;
     let store = MongoStore::builder(&proxy.url).database(&place.name).max_connections(2);
     let store = store.answer_timeout(Duration::from_millis(500)).open();
@@ -79,7 +79,7 @@ async fn g3_a_run_whose_mark_was_written_twice_counts_once() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let direct = place.store().await;
     let proxy = Proxy::before(url()).await;
     let through = MongoStore::builder(&proxy.url).database(&place.name);
@@ -100,7 +100,7 @@ async fn g3_a_run_whose_mark_was_written_twice_counts_once() {
 }
 
 /// Handles that put the same letters at the same moment: every key is taken once, and the others learn of it.
-async fn put_at_once(place: &Place, letters: &[DeadLetter], is_dedup: bool) -> Vec<Receipt> {
+async fn put_at_once(place: &TestDatabase, letters: &[DeadLetter], is_dedup: bool) -> Vec<Receipt> {
     let mut puts = JoinSet::new();
     let start = Arc::new(Barrier::new(8));
     for n in 0..8 {
@@ -123,7 +123,7 @@ async fn g2_a_race_for_a_key_stores_each_letter_once() {
         return;
     }
     let letters: Vec<_> = (0..40).map(letter).collect();
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     place.store().await;
     let receipts = put_at_once(&place, &letters, false).await;
     let count = |wanted: Receipt| receipts.iter().filter(|receipt| **receipt == wanted).count();
@@ -144,7 +144,7 @@ async fn g2_a_race_for_an_original_keeps_one_letter_of_it() {
         death
     });
     let deaths: Vec<_> = deaths.collect();
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     place.builder().dedup(true).open().await.unwrap();
     let receipts = put_at_once(&place, &deaths, true).await;
     let stored = receipts.iter().filter(|receipt| **receipt == Receipt::Stored).count();
@@ -158,7 +158,7 @@ async fn g3_a_step_of_a_key_whose_answer_was_lost_is_taken_once() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let direct = place.store().await.idempotency();
     let proxy = Proxy::before(url()).await;
     let through = MongoStore::builder(&proxy.url).database(&place.name);
@@ -203,7 +203,7 @@ async fn a_write_whose_answer_was_lost_is_known_for_its_own() {
     let again = died_again(&letter(1));
     let mut wanted = None;
     for at in 0.. {
-        let place = Place::fresh();
+        let place = TestDatabase::fresh();
         place.store().await.put(vec![letter(1)]).await.unwrap();
         let proxy = Proxy::before(url()).await;
         let through = MongoStore::builder(&proxy.url).database(&place.name);

@@ -27,12 +27,12 @@ pub(crate) fn url() -> &'static str {
 
 /// A database that nobody else has.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
     pub(crate) name: String,
 }
 
-impl Place {
+impl TestDatabase {
     /// On the server that all share.
     pub(crate) fn fresh() -> Self {
         Self::at(url())
@@ -71,13 +71,13 @@ impl Place {
 /// A store by the clock of the test.
 #[derive(Debug)]
 pub(crate) struct MongoFixture {
-    place: Place,
+    place: TestDatabase,
     clock: ManualClock,
 }
 
 impl MongoFixture {
     fn new() -> Self {
-        Self { place: Place::fresh(), clock: ManualClock::new() }
+        Self { place: TestDatabase::fresh(), clock: ManualClock::new() }
     }
 
     async fn opened(&self, dedup: bool) -> MongoStore {
@@ -127,7 +127,7 @@ impl IdempotencyFixture for MongoFixture {
 
 /// A store by the clock of the server.
 #[derive(Debug)]
-pub(crate) struct OwnTimeFixture(Place);
+pub(crate) struct OwnTimeFixture(TestDatabase);
 
 impl IdempotencyFixture for OwnTimeFixture {
     type Store = MongoIdempotency;
@@ -137,7 +137,7 @@ impl IdempotencyFixture for OwnTimeFixture {
     }
 
     async fn fresh(_check: &'static str) -> Self {
-        Self(Place::fresh())
+        Self(TestDatabase::fresh())
     }
 
     async fn open(&self) -> MongoIdempotency {

@@ -15,7 +15,7 @@ use mongodb::bson::doc;
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 
-use crate::fixture::{Place, available, url};
+use crate::fixture::{TestDatabase, available, url};
 
 #[tokio::test]
 async fn what_would_lose_letters_is_refused() {
@@ -30,7 +30,7 @@ async fn what_would_lose_letters_is_refused() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     let error = open("postgres://127.0.0.1".to_owned()).await;
     assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let error = place.builder().prefix("a.$b").open().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::InvalidConfig);
     let error = place.builder().migrate(false).open().await.unwrap_err();
@@ -42,7 +42,7 @@ async fn stores_of_two_prefixes_have_nothing_in_common() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let one = place.builder().prefix("one_").open().await.unwrap();
     let other = place.builder().prefix("other_").open().await.unwrap();
     one.put(vec![letter(1)]).await.unwrap();
@@ -55,7 +55,7 @@ async fn check_names_what_is_missing() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let store = place.store().await;
     let found = store.check(CheckLimits::default()).await.unwrap();
     assert!(found.is_empty(), "{found:?}");
@@ -74,7 +74,7 @@ async fn a_migration_is_shown_before_it_is_made() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let shown = place.builder().migration().await.unwrap();
     assert_eq!((shown.found, shown.known, shown.steps.len()), (None, 1, 1));
     let error = place.builder().migrate(false).open().await.unwrap_err();
@@ -108,7 +108,7 @@ async fn a_capped_collection_is_refused_where_a_server_has_them() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let create = doc! { "create": "dlq_letters", "capped": true, "size": 1_000_000_i64 };
     if let Err(error) = place.database().await.run_command(create).await {
         println!("skipped: only MongoDB has capped collections, and this server says {error}");
@@ -138,7 +138,7 @@ async fn g9_every_write_waits_for_a_majority_and_the_journal() {
         }
     });
     let weak = format!("{}/?w=1&journal=false", url().trim_end_matches('/'));
-    let place = Place::at(&weak);
+    let place = TestDatabase::at(&weak);
     let store = place.builder().events(events).open().await.unwrap();
     store.put(vec![letter(1), letter(2)]).await.unwrap();
     store.put(vec![died_again(&letter(1))]).await.unwrap();

@@ -17,19 +17,19 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::fixture::{PATIENCE, Place, available};
+use crate::fixture::{PATIENCE, TestDatabase, available};
 
 const LEASE: Duration = Duration::from_secs(3600);
 
 /// A handle whose first update of letters waits: the letters were read, and the command is not sent. It tells that it waits,
 /// and goes on once it is told to.
-async fn late(place: &Place) -> (MongoStore, UnboundedReceiver<()>, Sender<()>) {
+async fn late(place: &TestDatabase) -> (MongoStore, UnboundedReceiver<()>, Sender<()>) {
     late_at(place, "dlq_letters").await
 }
 
 /// The same for the first update of this collection.
 async fn late_at(
-    place: &Place,
+    place: &TestDatabase,
     collection: &'static str,
 ) -> (MongoStore, UnboundedReceiver<()>, Sender<()>) {
     let (ask, asked) = unbounded_channel();
@@ -53,7 +53,7 @@ async fn g2_a_letter_that_died_again_meanwhile_is_not_overwritten() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let direct = place.store().await;
     let first = letter(1);
     let second = died_again(&first);
@@ -75,7 +75,7 @@ async fn g6_a_letter_that_was_put_off_meanwhile_is_not_claimed() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let direct = place.store().await;
     direct.put(vec![letter(1), letter(2)]).await.unwrap();
     let schedule = Schedule::enabled().with_all_classes();
@@ -102,7 +102,7 @@ async fn g6_a_letter_that_was_claimed_meanwhile_is_not_claimed_again() {
     if !available() {
         return;
     }
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let direct = place.store().await;
     direct.put(vec![letter(1)]).await.unwrap();
     let schedule = Schedule::enabled().with_all_classes();
@@ -126,7 +126,7 @@ async fn g6_a_commit_that_was_made_void_meanwhile_does_not_happen() {
         return;
     }
     let wait = Duration::from_millis(50);
-    let place = Place::fresh();
+    let place = TestDatabase::fresh();
     let direct = place.builder().patience(wait).open().await.unwrap();
     direct.put(vec![letter(1), letter(2)]).await.unwrap();
     direct.start(OperationSpec::replay(Filter::new()), Actor::new("ana")).await.unwrap();

@@ -12,7 +12,7 @@ use dlq_testkit::fixtures::{CONSUMER, letter};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 
-use crate::fixture::{Place, available};
+use crate::fixture::{TestDatabase, available};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -51,7 +51,7 @@ async fn plain_batches_take_few_round_trips() {
         return;
     }
     let commands = Commands::default();
-    let store = Place::fresh().builder().events(commands.handler()).open().await.unwrap();
+    let store = TestDatabase::fresh().builder().events(commands.handler()).open().await.unwrap();
     commands.take();
 
     let letters: Vec<DeadLetter> = (0..100).map(letter).collect();

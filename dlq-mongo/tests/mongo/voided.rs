@@ -13,7 +13,7 @@ use dlq_testkit::fixtures::letter;
 use mongodb::bson::{Document, doc};
 use tokio::time::{Instant, sleep};
 
-use crate::fixture::{PATIENCE, Place, available, url};
+use crate::fixture::{PATIENCE, TestDatabase, available, url};
 use crate::proxy::{Proxy, Trouble};
 
 /// Time for which an open commit is waited for here.
@@ -21,26 +21,26 @@ const WAIT: Duration = Duration::from_millis(50);
 const LEASE: Duration = Duration::from_secs(3600);
 const LETTERS: u32 = 3;
 
-async fn behind(proxy: &Proxy, place: &Place) -> MongoStore {
+async fn behind(proxy: &Proxy, place: &TestDatabase) -> MongoStore {
     // Once it is dead, nothing comes through.
     let url = proxy.url.replace("TimeoutMS=1000", "TimeoutMS=100");
     let store = MongoStore::builder(url).database(&place.name).max_connections(2);
     store.patience(WAIT).migrate(false).open().await.unwrap()
 }
 
-async fn number_locked(place: &Place) -> u64 {
+async fn number_locked(place: &TestDatabase) -> u64 {
     let letters = place.database().await.collection::<Document>("dlq_letters");
     letters.count_documents(doc! { "lock": { "$exists": true } }).await.unwrap()
 }
 
-async fn commit(place: &Place) -> Option<Document> {
+async fn commit(place: &TestDatabase) -> Option<Document> {
     let commits = place.database().await.collection::<Document>("dlq_commits");
     commits.find_one(doc! {}).await.unwrap()
 }
 
 /// Three letters of an operation, and a process that dies with its `at`th command while it claims them.
-async fn dies_while_it_claims(at: usize) -> (Place, MongoStore, bool) {
-    let place = Place::fresh();
+async fn dies_while_it_claims(at: usize) -> (TestDatabase, MongoStore, bool) {
+    let place = TestDatabase::fresh();
     let direct = place.builder().patience(WAIT).open().await.unwrap();
     direct.put((0..LETTERS.into()).map(letter).collect()).await.unwrap();
     direct.start(OperationSpec::replay(Filter::new()), Actor::new("ana")).await.unwrap();

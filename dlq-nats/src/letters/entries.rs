@@ -14,7 +14,7 @@ use super::scan::Scanned;
 use super::sent::SentBack;
 use super::stored::{Passed, StoredLetter};
 use crate::buckets;
-use crate::place::Place;
+use crate::place::MessageMeta;
 
 /// Knowledge of the letters of a reading about what was sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct ReadEntries {
     for_ever: bool,
     headers_only: bool,
     /// Taken, and of which the parts are not read yet.
-    taken: VecDeque<(Message, Place)>,
+    taken: VecDeque<(Message, MessageMeta)>,
     read: Vec<Entry>,
     has_ended: bool,
     sent: Option<SentBack>,

@@ -17,7 +17,7 @@ const OPERATION: &str = "measure the stream of dead letters";
 /// Size of the stream of dead letters, as the server says it. Copies count, and so do earlier deaths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Extent {
+pub struct QueueDepth {
     /// Letters by original subject; empty in a stream of more than 10,000 subjects, which are not told apart.
     pub by_subject: BTreeMap<String, u64>,
     /// All messages of the stream; parts of large letters, which are messages of their own, count too.
@@ -59,15 +59,15 @@ impl NatsLetters {
     /// # Cancel safety
     ///
     /// Can be dropped at any time.
-    pub async fn extent(&self) -> Result<Extent, StoreError> {
+    pub async fn extent(&self) -> Result<QueueDepth, StoreError> {
         let info = self.info().await?;
         let stream = self.context.get_stream_no_info(&self.stream.name).await;
         let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
-        let mut extent = Extent {
+        let mut extent = QueueDepth {
             messages: info.state.messages,
             last_sequence: info.state.last_sequence,
             max_age: (!info.config.max_age.is_zero()).then_some(info.config.max_age),
-            ..Extent::default()
+            ..QueueDepth::default()
         };
         if info.state.messages > 0 {
             let nanos = info.state.first_timestamp.unix_timestamp_nanos();

@@ -19,7 +19,7 @@ mod watch;
 use async_nats::jetstream::Context;
 use dlq_core::BindingKey;
 
-pub use extent::{Extent, Progress};
+pub use extent::{Progress, QueueDepth};
 pub use log::NatsEntries;
 pub use replay::{
     NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped, Subscriber,

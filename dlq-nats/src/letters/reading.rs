@@ -9,7 +9,7 @@ use super::picture::Row;
 use super::scan::{Scan, Scanned};
 use super::stored::{NONE, Passed, payload};
 use super::{NatsLetters, StoredLetter};
-use crate::place::Place;
+use crate::place::MessageMeta;
 use crate::streams::find;
 
 pub(super) const READING: &str = "read dead letters";
@@ -82,7 +82,7 @@ impl NatsLetters {
         &self,
         message: &async_nats::jetstream::Message,
     ) -> Result<Option<StoredLetter>, StoreError> {
-        match message.reply.as_ref().and_then(|reply| Place::read(reply)) {
+        match message.reply.as_ref().and_then(|reply| MessageMeta::read(reply)) {
             Some(place) => {
                 let read = StoredLetter::read(&self.context, message, &place).await?;
                 if read.is_none() {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::handout::{Handout, Next};
 use crate::buckets::timestamp;
 use crate::leader::{self, Kept, Which};
-use crate::place::{Place, handed};
+use crate::place::{MessageMeta, handed};
 use crate::publish::unwritable;
 
 /// At most so many messages and bytes are asked for at once, of several scans so many bytes each; twice as many may be on
@@ -48,7 +48,8 @@ pub(crate) struct Scan {
 }
 
 /// Messages of a stream. The next of them may be awaited in pieces: what is dropped is the waiting, not the message.
-pub(crate) type Scanned = Pin<Box<dyn Stream<Item = Result<(Message, Place), StoreError>> + Send>>;
+pub(crate) type Scanned =
+    Pin<Box<dyn Stream<Item = Result<(Message, MessageMeta), StoreError>> + Send>>;
 
 impl Scan {
     /// Reads by a consumer that is gone soon after the last message was read. A scan that follows goes on after an
@@ -93,7 +94,7 @@ struct Reader {
     read: u64,
     consumer: Option<Consumer<Config>>,
     /// Messages of the consumer. Messages for a lost connection do not arrive.
-    handout: Handout<(Message, Place)>,
+    handout: Handout<(Message, MessageMeta)>,
     /// Number of messages beyond those read, when the server was last asked.
     left: u64,
     /// When the server was last asked for messages.
@@ -105,7 +106,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn next(&mut self) -> Result<Option<(Message, Place)>, StoreError> {
+    async fn next(&mut self) -> Result<Option<(Message, MessageMeta)>, StoreError> {
         let operation = self.scan.operation;
         loop {
             if !self.handout.is_over() {
@@ -204,7 +205,7 @@ impl Reader {
         let each = batch.take_while(is_within).map(move |message| {
             let message = message.map_err(|error| unwritable(operation, error))?;
             let reply = message.reply.as_ref();
-            let place = reply.and_then(|at| Some((handed(at)?, Place::read(at)?)));
+            let place = reply.and_then(|at| Some((handed(at)?, MessageMeta::read(at)?)));
             let (handed, place) = place.ok_or_else(|| {
                 let text = "the server hands out messages and does not say which";
                 StoreError::new(StoreErrorKind::Unexpected, operation).with_detail(text)

@@ -10,7 +10,7 @@ use dlq_core::{Binding, DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
 use crate::leader::Kept;
-use crate::place::Place;
+use crate::place::MessageMeta;
 use crate::publish::{Whole, receive};
 use crate::wire::{self, REST};
 
@@ -39,7 +39,7 @@ impl StoredLetter {
     pub(crate) async fn read(
         context: &Context,
         message: &Message,
-        place: &Place,
+        place: &MessageMeta,
     ) -> Result<Option<Self>, StoreError> {
         let headers = message.headers.as_ref().unwrap_or(&NONE);
         let read = receive(context, &place.stream, headers, message.payload.clone()).await?;
@@ -52,7 +52,7 @@ impl StoredLetter {
     pub(super) async fn outline(
         context: &Context,
         message: &Message,
-        place: &Place,
+        place: &MessageMeta,
     ) -> Result<Option<Outline>, StoreError> {
         let headers = message.headers.as_ref().unwrap_or(&NONE);
         if !stands_aside(headers) {

@@ -16,7 +16,7 @@ use dlq_core::{BindingKey, DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
 use crate::dispatch::{Dispatch, consumer_of};
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::inboxes::Inboxes;
 use crate::jetstream::JetStream;
 use crate::names::is_subject;
@@ -135,7 +135,7 @@ impl NatsOutbox {
         if let Some(known) = lock().get(stream) {
             return known.clone();
         }
-        let home = Home::find(self.context.clone(), stream).await;
+        let home = StreamDomain::find(self.context.clone(), stream).await;
         let made = Dispatch {
             context: self.context.clone(),
             inboxes: Arc::new(Inboxes::new(home.clone())),

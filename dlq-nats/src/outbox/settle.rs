@@ -22,7 +22,7 @@ const SKEW: Duration = Duration::from_secs(60);
 const LOOKED_AT: u64 = 1_000;
 
 /// Letters that are looked for, and when they came.
-type Found = HashMap<Once, Timestamp>;
+type SentTimes = HashMap<Once, Timestamp>;
 
 impl NatsOutbox {
     pub(super) async fn settle_all(
@@ -67,8 +67,8 @@ impl NatsOutbox {
         name: &str,
         since: Timestamp,
         wanted: &HashSet<Once>,
-    ) -> Result<(Found, Option<String>), StoreError> {
-        let mut found = Found::new();
+    ) -> Result<(SentTimes, Option<String>), StoreError> {
+        let mut found = SentTimes::new();
         let lookup = async || {
             let info = find(&self.context, name).await;
             info.map_err(|error| error.for_store(REPLAYING))

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::domain::Domain;
 use super::report::{Event, RouterReport};
-use super::route::Shared;
+use super::route::RouterState;
 use super::{DURABLE, RouterConfig, Watched, bucket, ears, sweep, written};
 use crate::NatsSink;
 use crate::durable::{Durable, Of};
@@ -32,7 +32,7 @@ const PREFETCH: usize = 128;
 pub struct EventRouter {
     client: Client,
     ears: Vec<Client>,
-    shared: Arc<Shared>,
+    shared: Arc<RouterState>,
     puller: Puller,
     every: Duration,
 }
@@ -250,7 +250,7 @@ impl EventRouterBuilder {
         };
         let client = context.client();
         let shared =
-            Shared::new(context, (sink, store), reading, watch, domain, config.max_retries);
+            RouterState::new(context, (sink, store), reading, watch, domain, config.max_retries);
         Ok(EventRouter { client, ears, shared: Arc::new(shared), puller, every })
     }
 }

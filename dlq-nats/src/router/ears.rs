@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::advisory::Advisory;
 use super::report::{Counts, Event};
-use super::route::{Routed, Shared};
+use super::route::{Routed, RouterState};
 use super::watch::{MAX_DELIVERIES, TERMINATED};
 use crate::pull::Puller;
 use crate::ready::Fetched;
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Hears what the stream of advisories keeps. What cannot be routed comes again.
-pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Puller) {
+pub(super) async fn durable(shared: Arc<RouterState>, client: Client, mut puller: Puller) {
     let server = Arc::new(Server::new(jetstream::new(client), puller.lease(), None));
     let room = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut tasks = JoinSet::new();
@@ -78,7 +78,7 @@ pub(super) async fn durable(shared: Arc<Shared>, client: Client, mut puller: Pul
 }
 
 /// Hears what is said now, also while the stream of advisories has no leader.
-pub(super) async fn plain(shared: Arc<Shared>, client: Client) {
+pub(super) async fn plain(shared: Arc<RouterState>, client: Client) {
     let room = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut tasks = JoinSet::new();
     while !shared.stop.is_cancelled() {
@@ -147,7 +147,7 @@ async fn listen(
 }
 
 async fn heard(
-    shared: &Shared,
+    shared: &RouterState,
     payload: &Bytes,
     waits: bool,
     patience: Duration,

@@ -10,7 +10,7 @@ use dlq_core::{
 
 use super::advisory::{Advisory, Kind};
 use crate::leader::Kept;
-use crate::place::Place;
+use crate::place::MessageMeta;
 use crate::source::Reading;
 
 /// The message that an advisory is about, as a delivery to the consumer that did not handle it. Of one that is gone
@@ -33,8 +33,12 @@ pub(super) fn delivery_of(
             .with_death(Death { letter, generation: 0 })
             .with_deliveries(delivered);
     };
-    let place =
-        Place { stream: advisory.stream.clone(), delivered, sequence: found.sequence, published };
+    let place = MessageMeta {
+        stream: advisory.stream.clone(),
+        delivered,
+        sequence: found.sequence,
+        published,
+    };
     reading.message(&found.subject, found.headers, found.payload, place)
 }
 

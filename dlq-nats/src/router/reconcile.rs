@@ -29,7 +29,7 @@ use super::OPERATION;
 use super::advisory::Advisory;
 use super::bucket;
 use super::report::Event;
-use super::route::{Routed, Shared};
+use super::route::{Routed, RouterState};
 use crate::leader::{self, Which};
 use crate::names::token;
 
@@ -80,7 +80,7 @@ impl Reconciler {
     /// Looks at the consumers of a stream; `stream` was seen before they were.
     pub(super) async fn look(
         &mut self,
-        shared: &Shared,
+        shared: &RouterState,
         stream: &stream::Info,
         consumers: &[Info],
     ) -> Result<(), async_nats::Error> {
@@ -101,7 +101,7 @@ impl Reconciler {
 
     async fn look_at(
         &mut self,
-        shared: &Shared,
+        shared: &RouterState,
         stream: &stream::Info,
         consumer: &Info,
     ) -> Result<(), async_nats::Error> {
@@ -140,7 +140,7 @@ impl Reconciler {
     /// Returns the sequence up to which this consumer was examined.
     async fn mark(
         &mut self,
-        shared: &Shared,
+        shared: &RouterState,
         about: &About,
         created: &str,
     ) -> Result<u64, async_nats::Error> {
@@ -162,7 +162,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn open(&mut self, shared: &Shared) -> Result<&Store, async_nats::Error> {
+    async fn open(&mut self, shared: &RouterState) -> Result<&Store, async_nats::Error> {
         let bucket = match self.bucket.take() {
             Some(bucket) => bucket,
             None => {
@@ -176,7 +176,7 @@ impl Reconciler {
 
 /// Writes letters of what is left after `from` until `upto`, and returns up to where it came.
 async fn route(
-    shared: &Shared,
+    shared: &RouterState,
     consumer: &Info,
     from: u64,
     upto: u64,

@@ -61,7 +61,7 @@ pub(super) enum Routed {
 
 /// State that all subscribers share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct RouterState {
     pub(super) context: Context,
     pub(super) sink: NatsSink,
     /// The store that has each letter too.
@@ -83,7 +83,7 @@ pub(super) struct Shared {
 
 type About = (String, String, u64);
 
-impl Shared {
+impl RouterState {
     pub(super) fn new(
         context: Context,
         (sink, store): (NatsSink, Option<BoxStore>),

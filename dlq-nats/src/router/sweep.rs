@@ -16,11 +16,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::reconcile::{About, Reconciler};
 use super::report::Event;
-use super::route::Shared;
+use super::route::RouterState;
 
 const REQUEST: &str = r#"{"batch":1,"max_bytes":1,"no_wait":true}"#;
 
-pub(super) async fn sweep(shared: Arc<Shared>, every: Duration) {
+pub(super) async fn sweep(shared: Arc<RouterState>, every: Duration) {
     let stop = shared.stop.clone();
     let mut tick = interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -44,7 +44,7 @@ pub(super) async fn sweep(shared: Arc<Shared>, every: Duration) {
 }
 
 struct Sweep {
-    shared: Arc<Shared>,
+    shared: Arc<RouterState>,
     reconciler: Reconciler,
     /// The `max_deliver` of consumers that have another one than expected.
     limits: HashMap<About, i64>,

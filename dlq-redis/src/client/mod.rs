@@ -57,10 +57,10 @@ pub(crate) use value::{as_array, as_bytes, as_int, as_text};
 /// See the [crate docs](crate) for an example.
 #[derive(Clone)]
 pub struct RedisClient {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
-struct Shared {
+struct Inner {
     endpoint: Endpoint,
     config: RedisConfig,
     info: ServerInfo,
@@ -159,7 +159,7 @@ impl RedisClient {
         let connection = Mutex::new(Connection { link: Some(link), number: 1, failed: None });
         let failures = AtomicU64::new(0);
         let written = Written::default();
-        let shared = Shared { endpoint, config, info, connection, failures, written };
+        let shared = Inner { endpoint, config, info, connection, failures, written };
         Ok(Self { shared: Arc::new(shared) })
     }
 

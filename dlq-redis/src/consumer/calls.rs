@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::scripts::{ACK_WRITTEN, END_RECORDS, EXTEND, GIVE_BACK, NOBODY};
 use crate::client::{RedisClient, RedisError, RedisErrorKind, as_array, as_int};
-use crate::consumer::place::Place;
+use crate::consumer::place::GroupMember;
 
 /// Number of acknowledgements in one command.
 const BATCH: usize = 256;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Time for which they are gathered, while nobody awaits an answer.
 const GATHER: Duration = Duration::from_millis(1);
 
-type Answer = Result<bool, RedisError>;
+type CallResult = Result<bool, RedisError>;
 
 /// A word about one delivery. Its answer is false where the delivery is no longer ours.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl Asked {
 /// Receiver of an answer.
 #[derive(Debug)]
 enum By {
-    Caller(oneshot::Sender<Answer>),
+    Caller(oneshot::Sender<CallResult>),
     /// No caller: the word is repeated until it is heard, or until this time.
     Nobody(Instant),
 }
@@ -119,7 +119,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(client: RedisClient, place: Arc<Place>) -> Self {
+    pub(super) fn new(client: RedisClient, place: Arc<GroupMember>) -> Self {
         let (asked, receiver) = mpsc::unbounded_channel();
         let posted = Arc::new(Posted::default());
         let mut task = JoinSet::new();
@@ -127,7 +127,7 @@ impl Calls {
         Self { asked, posted, _task: task }
     }
 
-    pub(super) async fn say(&self, word: Word) -> Answer {
+    pub(super) async fn say(&self, word: Word) -> CallResult {
         let gone =
             || RedisError::new(RedisErrorKind::Unavailable, "the runtime of the source has ended");
         let (answer, answered) = oneshot::channel();
@@ -170,7 +170,7 @@ impl Calls {
 
 async fn run(
     client: RedisClient,
-    place: Arc<Place>,
+    place: Arc<GroupMember>,
     mut asked: mpsc::UnboundedReceiver<Asked>,
     posted: Arc<Posted>,
 ) {
@@ -223,7 +223,11 @@ async fn run(
 }
 
 /// Says all of these words, and returns their answers in order.
-pub(super) async fn say(client: &RedisClient, place: &Place, words: &[Word]) -> Vec<Answer> {
+pub(super) async fn say(
+    client: &RedisClient,
+    place: &GroupMember,
+    words: &[Word],
+) -> Vec<CallResult> {
     let pick = |kind: fn(&Word) -> bool| -> Vec<usize> {
         (0..words.len()).filter(|at| kind(&words[*at])).collect()
     };
@@ -239,7 +243,7 @@ pub(super) async fn say(client: &RedisClient, place: &Place, words: &[Word]) -> 
         scripted(client, place, words, &given_back),
         scripted(client, place, words, &records),
     );
-    let mut answers: Vec<Answer> = words.iter().map(|_| Ok(true)).collect();
+    let mut answers: Vec<CallResult> = words.iter().map(|_| Ok(true)).collect();
     for at in acks {
         answers[at] = acked.clone();
     }
@@ -256,10 +260,10 @@ pub(super) async fn say(client: &RedisClient, place: &Place, words: &[Word]) -> 
 /// Acknowledges in one command. Success is acknowledged whoever owns the entry: the work is done.
 async fn acknowledge(
     client: &RedisClient,
-    place: &Place,
+    place: &GroupMember,
     words: &[Word],
     which: &[usize],
-) -> Answer {
+) -> CallResult {
     if which.is_empty() {
         return Ok(true);
     }
@@ -275,10 +279,10 @@ async fn acknowledge(
 
 async fn scripted(
     client: &RedisClient,
-    place: &Place,
+    place: &GroupMember,
     words: &[Word],
     which: &[usize],
-) -> Vec<Answer> {
+) -> Vec<CallResult> {
     let lease = millis(place.lease);
     let calls: Vec<_> = which
         .chunks(SCRIPTED)

@@ -11,7 +11,7 @@ pub(crate) const PREFIX: &str = "dlq:";
 
 /// The stream, group and name with which one source reads.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct GroupMember {
     pub(crate) keys: Keys,
     pub(crate) group: Arc<str>,
     /// The name of this source at the server: no other has or had it, so that being the owner is a fence.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ready::{Fetched, What};
 use super::scripts::RECOVER;
-use super::shared::Shared;
+use super::shared::SourceState;
 use super::wire;
 use crate::client::{RedisError, RedisErrorKind, as_array, as_int, as_text};
 
@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const FIRST: &str = "0-0";
 
 /// Reads until it is stopped.
-pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn read(shared: Arc<SourceState>, stop: CancellationToken) {
     let mut reader = Reader {
         shared,
         stop: stop.clone(),
@@ -64,7 +64,7 @@ pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
 
 /// Waits until half of the room is free, and takes all that is. A read for each place that becomes free would fetch
 /// messages one by one.
-async fn room(shared: &Shared) -> Option<OwnedSemaphorePermit> {
+async fn room(shared: &SourceState) -> Option<OwnedSemaphorePermit> {
     let half = u32::try_from(shared.prefetch.div_ceil(2)).unwrap_or(u32::MAX);
     let mut room = Arc::clone(&shared.room).acquire_many_owned(half).await.ok()?;
     let rest = shared.room.available_permits();
@@ -77,7 +77,7 @@ async fn room(shared: &Shared) -> Option<OwnedSemaphorePermit> {
 }
 
 /// Ends a blocked read, which finds nothing then. Where that is not allowed it goes on for [`BLOCK`] at most.
-async fn unblock(shared: &Shared, id: Option<i64>) {
+async fn unblock(shared: &SourceState, id: Option<i64>) {
     let Some(id) = id else { return };
     let told = async {
         // In a cluster the read is at the node that has the stream.
@@ -92,7 +92,7 @@ async fn unblock(shared: &Shared, id: Option<i64>) {
 }
 
 struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<SourceState>,
     stop: CancellationToken,
     connection: Option<MultiplexedConnection>,
     /// The number that the server gave the connection, if it tells.

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::calls::Word;
-use super::place::Place;
+use super::place::GroupMember;
 
 /// A delivery that was fetched.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) enum What {
 
 impl What {
     /// The word by which its lease is renewed.
-    pub(super) fn extend(&self, place: &Place) -> Word {
+    pub(super) fn extend(&self, place: &GroupMember) -> Word {
         match self {
             Self::Entry { id, count, .. } => Word::Extend { id: id.clone(), count: *count },
             Self::Record { name, fence, .. } => Word::Record {
@@ -141,7 +141,7 @@ impl Ready {
     }
 
     /// The words that renew leases of which a quarter has passed.
-    pub(super) fn to_renew(&self, place: &Place) -> Vec<Word> {
+    pub(super) fn to_renew(&self, place: &GroupMember) -> Vec<Word> {
         let state = self.state();
         let old = state.queue.iter().filter(|fetched| fetched.since.elapsed() >= place.lease / 4);
         old.map(|fetched| fetched.what.extend(place)).collect()

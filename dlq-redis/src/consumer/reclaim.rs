@@ -13,7 +13,7 @@ use super::place::{PREFIX, random};
 use super::reader::{taken, texts};
 use super::ready::{Fetched, What};
 use super::scripts::{NOBODY, RECLAIM, SWEEP};
-use super::shared::Shared;
+use super::shared::SourceState;
 use crate::client::{RedisError, RedisErrorKind, as_text};
 
 /// Number of entries that were deleted from the stream while they were pending: they are lost.
@@ -27,7 +27,7 @@ const DEAD: Duration = Duration::from_secs(3600);
 const SWEEPING: Duration = Duration::from_secs(600);
 
 /// Takes over until it is stopped: three times in a lease, at a time that differs from process to process.
-pub(super) async fn reclaim(shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn reclaim(shared: Arc<SourceState>, stop: CancellationToken) {
     let every = (shared.place.lease / 3).min(LONGEST).max(Duration::from_millis(10));
     let mut cursor = "0-0".to_owned();
     let mut swept = Instant::now();
@@ -54,7 +54,7 @@ pub(super) async fn reclaim(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 /// Walks what is pending once, or until there is no room.
-async fn pass(shared: &Shared, cursor: &mut String) -> Result<(), RedisError> {
+async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisError> {
     let place = &shared.place;
     loop {
         if !shared.is_wanted() {
@@ -108,7 +108,7 @@ async fn pass(shared: &Shared, cursor: &mut String) -> Result<(), RedisError> {
     }
 }
 
-async fn sweep(shared: &Shared) {
+async fn sweep(shared: &SourceState) {
     let place = &shared.place;
     let call =
         SWEEP.keys(&[&*place.keys.stream]).arg(&*place.group).arg(calls::millis(DEAD)).arg(PREFIX);
@@ -118,7 +118,7 @@ async fn sweep(shared: &Shared) {
 }
 
 /// Renews leases of what waits here, as long as somebody wants it.
-pub(super) async fn renew(shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn renew(shared: Arc<SourceState>, stop: CancellationToken) {
     let every = (shared.place.lease / 8).max(Duration::from_millis(5));
     loop {
         tokio::select! {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::calls::millis;
 use super::ready::{Fetched, What};
 use super::scripts::CLAIM_RECORDS;
-use super::shared::Shared;
+use super::shared::SourceState;
 use super::wire;
 use crate::client::{RedisError, as_int, as_text};
 
@@ -59,7 +59,7 @@ impl Body {
 }
 
 /// Claims records until it is stopped.
-pub(super) async fn claim(shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn claim(shared: Arc<SourceState>, stop: CancellationToken) {
     loop {
         if !shared.is_wanted() {
             tokio::select! {
@@ -94,7 +94,7 @@ pub(super) async fn claim(shared: Arc<Shared>, stop: CancellationToken) {
 
 /// Claims as many as there is room for, and returns the time until the next one is due.
 async fn take(
-    shared: &Shared,
+    shared: &SourceState,
     room: Vec<tokio::sync::OwnedSemaphorePermit>,
 ) -> Result<Duration, RedisError> {
     let place = &shared.place;

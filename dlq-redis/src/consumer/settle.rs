@@ -5,7 +5,7 @@ use dlq_core::{Disposition, Origin, Settle, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep};
 
 use super::calls::Word;
-use super::shared::Shared;
+use super::shared::SourceState;
 use super::written::Of;
 
 /// Pause between two tries of a word that the server did not confirm.
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// acknowledges its message. Where a fail-over has forgotten it, the answer is `Lost`, and the message comes again.
 #[derive(Debug)]
 pub struct RedisSettle {
-    shared: Arc<Shared>,
+    shared: Arc<SourceState>,
     which: Which,
     origin: Origin,
     ends: Instant,
@@ -84,7 +84,12 @@ impl Which {
 }
 
 impl RedisSettle {
-    pub(super) fn new(shared: Arc<Shared>, which: Which, origin: Origin, since: Instant) -> Self {
+    pub(super) fn new(
+        shared: Arc<SourceState>,
+        which: Which,
+        origin: Origin,
+        since: Instant,
+    ) -> Self {
         let ends = since + shared.place.lease;
         Self { shared, which, origin, ends }
     }

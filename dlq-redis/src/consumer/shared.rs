@@ -7,15 +7,15 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use super::calls::Calls;
-use super::place::Place;
+use super::place::GroupMember;
 use super::ready::Ready;
 use crate::client::RedisClient;
 
 /// State that a source, its tasks and its settle handles share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SourceState {
     pub(super) client: RedisClient,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<GroupMember>,
     pub(super) calls: Calls,
     pub(super) ready: Ready,
     /// Room for what is read. The reader keeps it while it blocks, so that others have their own.
@@ -41,7 +41,7 @@ struct Asked {
 }
 
 /// Somebody waits for a delivery.
-pub(super) struct Asking<'a>(&'a Shared);
+pub(super) struct Asking<'a>(&'a SourceState);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
@@ -49,10 +49,10 @@ impl Drop for Asking<'_> {
     }
 }
 
-impl Shared {
+impl SourceState {
     pub(super) fn new(
         client: RedisClient,
-        place: Arc<Place>,
+        place: Arc<GroupMember>,
         prefetch: usize,
         recreate: bool,
         confirms: bool,

@@ -14,7 +14,7 @@ use super::calls;
 use super::ready::{Fetched, Next, What};
 use super::records::{self, Body};
 use super::settle::{RedisSettle, Which};
-use super::shared::Shared;
+use super::shared::SourceState;
 use super::{reader, reclaim, wire};
 
 /// Time limit for giving back.
@@ -29,7 +29,7 @@ const CLOSING: Duration = Duration::from_secs(10);
 /// [`recreate_group`](super::RedisTransport::recreate_group).
 #[derive(Debug)]
 pub struct RedisSource {
-    shared: Arc<Shared>,
+    shared: Arc<SourceState>,
     incoming: Incoming,
     cluster: Arc<str>,
     records: bool,
@@ -40,7 +40,7 @@ pub struct RedisSource {
 
 impl RedisSource {
     pub(super) fn new(
-        shared: Shared,
+        shared: SourceState,
         incoming: Incoming,
         cluster: Arc<str>,
         records: bool,

@@ -9,10 +9,10 @@ use dlq_core::{
 
 use super::keys::Keys;
 use super::marks::RedisCrashMarks;
-use super::place::{Place, unique_name};
+use super::place::{GroupMember, unique_name};
 use super::retry_queue::RedisRetryQueue;
 use super::scripts::PERMITTED;
-use super::shared::Shared;
+use super::shared::SourceState;
 use super::source::RedisSource;
 use super::wire::Fields;
 use crate::client::{RedisClient, RedisError, RedisErrorKind, as_array, as_text};
@@ -235,7 +235,7 @@ impl RedisTransport {
             id_header: None,
             event_header: self.event_header.clone(),
         };
-        let shared = Shared::new(
+        let shared = SourceState::new(
             client.clone(),
             Arc::new(place),
             self.prefetch,
@@ -302,7 +302,7 @@ impl RedisTransport {
     }
 
     /// Checks what can be known at the start, and creates stream and group.
-    async fn prepare(&self, client: &RedisClient) -> Result<Place, RedisError> {
+    async fn prepare(&self, client: &RedisClient) -> Result<GroupMember, RedisError> {
         let keys = self.keys()?;
         let dead = self.dead_key(&keys)?;
         let group = self.group()?;
@@ -334,7 +334,7 @@ impl RedisTransport {
         }
         let subject = keys.subject();
         let (lease, window, fields) = (self.lease, self.window, self.fields.clone());
-        Ok(Place { keys, group, me: unique_name(), lease, window, fields, subject })
+        Ok(GroupMember { keys, group, me: unique_name(), lease, window, fields, subject })
     }
 
     /// Names commands that the user may not run, where the server can tell (7.0 and later).

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::letters::{READING, RedisLetters, place_of, say_sent};
 use super::passed::Passed;
-use super::scan::{self, Pages, Place, Raw};
+use super::scan::{self, EntryId, Pages, Raw};
 
 /// Pause of a reading without an end before it looks again.
 const LOOK: Duration = Duration::from_millis(200);
@@ -20,9 +20,9 @@ pub(super) struct ReadEntries {
     letters: RedisLetters,
     pages: Pages,
     /// The place of the last entry that was fetched.
-    after: Option<Place>,
+    after: Option<EntryId>,
     /// The last place that is wanted; `None` where there is no end.
-    to: Option<Place>,
+    to: Option<EntryId>,
     fetched: VecDeque<Raw>,
     /// Read, and not yet yielded.
     read: Vec<Entry>,
@@ -65,7 +65,7 @@ pub(super) fn millis(time: Timestamp) -> u64 {
 }
 
 /// The place before this one; `None` for the first.
-pub(super) fn before((millis, number): Place) -> Option<Place> {
+pub(super) fn before((millis, number): EntryId) -> Option<EntryId> {
     match number.checked_sub(1) {
         Some(number) => Some((millis, number)),
         None => millis.checked_sub(1).map(|millis| (millis, u64::MAX)),

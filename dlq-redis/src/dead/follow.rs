@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::letters::{READING, RedisLetters, say_sent};
 use super::passed::Passed;
-use super::scan::{Pages, Place, id};
+use super::scan::{EntryId, Pages, id};
 use super::scripts::{CONFIRM, MARK, TAKE};
 use crate::client::{RedisClient, RedisError, as_array, as_int, as_text};
 use crate::consumer::wire::position;
@@ -32,11 +32,11 @@ pub(super) struct Follow {
     lease: Duration,
     pages: Pages,
     /// The place up to which entries were confirmed when the last ones were taken.
-    confirmed: Option<Place>,
+    confirmed: Option<EntryId>,
     /// Taken, and not yet yielded.
     taken: Vec<Entry>,
     /// The last place that was yielded, and the number of entries, until they are confirmed.
-    unconfirmed: Option<(Place, usize)>,
+    unconfirmed: Option<(EntryId, usize)>,
     has_waited: bool,
 }
 
@@ -85,7 +85,7 @@ impl Follow {
     }
 
     /// Looks up to which place entries were confirmed, by whichever process.
-    async fn look(&self) -> Result<Option<Place>, StoreError> {
+    async fn look(&self) -> Result<Option<EntryId>, StoreError> {
         let mut get = redis::cmd("HMGET");
         get.arg(&self.mark).arg("store").arg("place");
         let answer = self.letters.client.command(&get).await;
@@ -98,7 +98,7 @@ impl Follow {
     }
 
     /// Takes entries up to a place for the time of a lease. `None` where another has them, or has confirmed some.
-    async fn take(&mut self, last: Place) -> Result<Option<Place>, StoreError> {
+    async fn take(&mut self, last: EntryId) -> Result<Option<EntryId>, StoreError> {
         let call = TAKE
             .keys(&[&self.mark, &self.letters.keys.replaying()])
             .arg(&*self.me)
@@ -145,7 +145,7 @@ fn odd() -> StoreError {
 }
 
 /// Writes a place, or that there is none.
-fn written(place: Option<Place>) -> String {
+fn written(place: Option<EntryId>) -> String {
     place.map_or_else(String::new, id)
 }
 

@@ -8,7 +8,7 @@ use super::entries::ReadEntries;
 use super::follow::{self, Follow};
 use super::ledger;
 use super::read::content;
-use super::scan::{self, Place, Raw, Stands};
+use super::scan::{self, EntryId, Raw, Stands};
 use crate::client::{RedisClient, RedisError};
 use crate::consumer::Keys;
 
@@ -142,7 +142,7 @@ impl RedisLetters {
         })
     }
 
-    pub(super) fn origin(&self, (millis, number): Place) -> Origin {
+    pub(super) fn origin(&self, (millis, number): EntryId) -> Origin {
         let at = Origin::new("redis", self.stream(), Position::Pair(millis, number));
         at.with_cluster("default")
     }
@@ -154,7 +154,7 @@ impl RedisLetters {
 }
 
 /// The place that a position names; `0-0`, which no entry has, for a position of another kind.
-pub(super) fn place_of(origin: &Origin) -> Place {
+pub(super) fn place_of(origin: &Origin) -> EntryId {
     match origin.position() {
         Position::Pair(millis, number) => (*millis, *number),
         Position::Offset(millis) => (*millis, 0),

@@ -9,7 +9,7 @@ use crate::client::{RedisClient, RedisError, Script, as_array, as_int, as_text};
 use crate::consumer::wire::{self, Pair, position};
 
 /// The place of an entry: milliseconds and a number.
-pub(super) type Place = (u64, u64);
+pub(super) type EntryId = (u64, u64);
 
 /// Number of entries that a page has at first.
 const FIRST: usize = 64;
@@ -24,7 +24,7 @@ const STEP: u64 = 1_000;
 /// An entry as it stands in the stream.
 #[derive(Debug)]
 pub(super) struct Raw {
-    pub(super) place: Place,
+    pub(super) place: EntryId,
     pub(super) pairs: Vec<Pair>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Raw {
 pub(super) struct Stands {
     pub(super) entries: u64,
     /// The place of the newest entry that there ever was.
-    pub(super) last: Place,
+    pub(super) last: EntryId,
 }
 
 /// Passes over entries from the end. KEYS: stream. ARGV: end of the range, number of entries. Answers how many there were
@@ -47,12 +47,12 @@ return {#page, page[#page][1]}
 );
 
 /// Writes a place as the server does.
-pub(super) fn id((millis, number): Place) -> String {
+pub(super) fn id((millis, number): EntryId) -> String {
     format!("{millis}-{number}")
 }
 
 /// The time of an entry, in milliseconds.
-pub(super) fn millis_of((millis, _): Place) -> i64 {
+pub(super) fn millis_of((millis, _): EntryId) -> i64 {
     i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
@@ -94,7 +94,7 @@ pub(super) async fn nth_last(
     client: &RedisClient,
     key: &str,
     count: u64,
-) -> Result<Option<Place>, RedisError> {
+) -> Result<Option<EntryId>, RedisError> {
     let (mut left, mut end, mut found) = (count, "+".to_owned(), None);
     while left > 0 {
         let call = BACK.keys(&[key]).arg(&end).arg(left.min(STEP));
@@ -136,8 +136,8 @@ impl Pages {
         &mut self,
         client: &RedisClient,
         key: &str,
-        after: Option<Place>,
-        to: Option<Place>,
+        after: Option<EntryId>,
+        to: Option<EntryId>,
         limit: usize,
     ) -> Result<VecDeque<Raw>, RedisError> {
         let from = after.map_or_else(|| "-".to_owned(), |place| format!("({}", id(place)));

@@ -8,9 +8,9 @@ use redis::Value;
 use crate::client::{as_array, as_int, as_text};
 
 /// Answer of a script: a word, and what belongs to it.
-pub(super) struct Answer(pub(super) Value);
+pub(super) struct Reply(pub(super) Value);
 
-impl Answer {
+impl Reply {
     fn item(&self, index: usize) -> &Value {
         as_array(&self.0).get(index).unwrap_or(&Value::Nil)
     }

@@ -74,7 +74,7 @@ use dlq_core::idempotency::{
 use dlq_core::{StoreError, StoreErrorKind};
 
 use crate::client::{RedisClient, ScriptCall, as_text};
-use answer::Answer;
+use answer::Reply;
 
 pub use config::IdempotencyConfig;
 use names::Names;
@@ -120,10 +120,10 @@ impl RedisIdempotency {
         doing: &'static str,
         name: &[u8],
         call: ScriptCall,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<Reply, StoreError> {
         let answer = self.client.script(&call).await;
         let answer = answer.map_err(|error| error.for_running_store(doing))?;
-        let answer = Answer(answer);
+        let answer = Reply(answer);
         if answer.word() == "foreign" {
             return Err(foreign(doing, name));
         }

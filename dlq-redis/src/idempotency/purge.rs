@@ -4,7 +4,7 @@ use dlq_core::StoreError;
 use dlq_core::idempotency::KEEP_FREE;
 use redis::Value;
 
-use super::answer::Answer;
+use super::answer::Reply;
 use super::{RedisIdempotency, micros, scripts};
 use crate::RedisError;
 use crate::client::{as_array, as_bytes, as_text};
@@ -53,7 +53,7 @@ impl RedisIdempotency {
             let most = usize::try_from(limit - purged).unwrap_or(PAGE);
             let calls = names.by_ref().take(most.min(PAGE)).map(|name| async move {
                 let call = scripts::PURGE.keys(&[name]).arg(micros(KEEP_FREE));
-                self.client.script(&call).await.map(|answer| Answer(answer).word() == "purged")
+                self.client.script(&call).await.map(|answer| Reply(answer).word() == "purged")
             });
             let calls: Vec<_> = calls.collect();
             if calls.is_empty() {

@@ -15,7 +15,7 @@ const BYTES: u64 = 8 * 1024 * 1024;
 /// A string of Redis has at most 512 MiB, and so have headers and history as texts.
 const LARGEST: u64 = 256 * 1024 * 1024;
 
-type Answer<T> = std::result::Result<T, StoreError>;
+type StoreResult<T> = std::result::Result<T, StoreError>;
 
 impl Backend for RedisStore {
     fn limits(&self) -> Limits {
@@ -25,19 +25,19 @@ impl Backend for RedisStore {
         limits
     }
 
-    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> Answer<Done<V::Answer>> {
+    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> StoreResult<Done<V::Output>> {
         Box::pin(self.inner.decide(&verb)).await.during(during)?
     }
 
-    async fn put_new(&self, letters: &[DeadLetter]) -> Answer<Vec<bool>> {
+    async fn put_new(&self, letters: &[DeadLetter]) -> StoreResult<Vec<bool>> {
         self.inner.put_new(letters).await.during("put letters")
     }
 
-    async fn switch_dedup(&self) -> Answer<()> {
+    async fn switch_dedup(&self) -> StoreResult<()> {
         self.inner.switch_dedup_on().await.during("deduplicate")
     }
 
-    async fn next_due(&self, consumers: Vec<String>) -> Answer<Option<Timestamp>> {
+    async fn next_due(&self, consumers: Vec<String>) -> StoreResult<Option<Timestamp>> {
         self.inner.find_next_due(&consumers).await.during("find the next due letter")
     }
 
@@ -45,39 +45,39 @@ impl Backend for RedisStore {
         Some(format!("redis letters {}", self.inner.identity))
     }
 
-    async fn plan(&self, spec: OperationSpec) -> Answer<Plan> {
+    async fn plan(&self, spec: OperationSpec) -> StoreResult<Plan> {
         self.inner.plan_replay(&spec).await.during("plan the replay")
     }
 
-    async fn operation(&self, id: OperationId) -> Answer<Option<Operation>> {
+    async fn operation(&self, id: OperationId) -> StoreResult<Option<Operation>> {
         self.inner.read_operation(id).await.during("read the operation")
     }
 
-    async fn operations(&self, limit: u32) -> Answer<Vec<Operation>> {
+    async fn operations(&self, limit: u32) -> StoreResult<Vec<Operation>> {
         self.inner.list_operations(limit).await.during("list operations")
     }
 
-    async fn items(&self, id: OperationId, after: u64, limit: u32) -> Answer<ItemPage> {
+    async fn items(&self, id: OperationId, after: u64, limit: u32) -> StoreResult<ItemPage> {
         self.inner.list_items(id, after, limit).await.during("list the items")
     }
 
-    async fn audit(&self, limit: u32) -> Answer<Vec<AuditEntry>> {
+    async fn audit(&self, limit: u32) -> StoreResult<Vec<AuditEntry>> {
         self.inner.read_audit(limit).await.during("read the audit")
     }
 
-    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Answer<()> {
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> StoreResult<()> {
         self.inner.write_processed(&events).await.during("write the processing audit")
     }
 
-    async fn processed(&self, limit: u32) -> Answer<Vec<ProcessedEvent>> {
+    async fn processed(&self, limit: u32) -> StoreResult<Vec<ProcessedEvent>> {
         self.inner.read_processed(limit).await.during("read the processing audit")
     }
 
-    async fn check(&self, limits: CheckLimits) -> Answer<Vec<Finding>> {
+    async fn check(&self, limits: CheckLimits) -> StoreResult<Vec<Finding>> {
         self.inner.examine(&limits).await.during("check the store")
     }
 
-    async fn due(&self, overdue: Duration) -> Answer<Vec<Due>> {
+    async fn due(&self, overdue: Duration) -> StoreResult<Vec<Due>> {
         self.inner.due_by_consumer(overdue).await.during("count what is due")
     }
 }

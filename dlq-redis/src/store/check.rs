@@ -8,7 +8,7 @@ use dlq_core::{Filter, Finding, Severity};
 use futures_util::future::try_join_all;
 
 use super::Inner;
-use super::codec::Found;
+use super::codec::StoredRow;
 use super::config::Durability;
 use super::fault::{Fault, Result};
 use super::names::{self, Bytes};
@@ -231,7 +231,7 @@ impl Inner {
 type Summary<'n> =
     (dlq_core::LetterId, Vec<Bytes>, Vec<(&'n str, Bytes)>, BTreeSet<(String, Bytes)>);
 
-fn summary<'n>(names: &'n names::Names, found: &Found) -> Summary<'n> {
+fn summary<'n>(names: &'n names::Names, found: &StoredRow) -> Summary<'n> {
     let members = names::members(&found.row).into_iter().collect();
     (found.row.letter.id, members, counted(names, &found.row), names.sets(&found.row))
 }

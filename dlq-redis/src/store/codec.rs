@@ -204,7 +204,7 @@ fn key_of(key: &DedupKey) -> Key {
 
 /// A letter as scripts return it.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct StoredRow {
     pub(super) row: Row,
     pub(super) version: Bytes,
     /// The latest error, which a head has no history for.
@@ -215,7 +215,7 @@ pub(super) struct Found {
     pub(super) operation: Option<Bytes>,
 }
 
-impl Found {
+impl StoredRow {
     /// Reads id, item, state of the operation, then the fields of a hash in the order of the scripts.
     pub(super) fn read(values: Vec<Option<Bytes>>, is_whole: bool) -> Result<Self> {
         let mut values = values.into_iter();

@@ -33,14 +33,14 @@ impl GiveKeys {
 
 impl Verb for GiveKeys {
     /// The last letter of a page that was full.
-    type Answer = Option<Cursor>;
+    type Output = Option<Cursor>;
 
     fn needs(&self, needs: &mut Needs) {
         needs.dedup = true;
         needs.select(self.select(), Depth::Head);
     }
 
-    fn decide(&self, rows: &mut Rows) -> std::result::Result<Self::Answer, Stop> {
+    fn decide(&self, rows: &mut Rows) -> std::result::Result<Self::Output, Stop> {
         let found = rows.select(&self.select(), Depth::Head)?;
         let (mut last, mut is_missing) = (None, false);
         for item in &found {

@@ -118,7 +118,7 @@ impl Inner {
             let stroll = Stroll { order, after, upto: None };
             let want = most - letters.len();
             let found = search.find(&self.link, stroll, want, Depth::Head, |_| true).await?;
-            letters.extend(found.iter().map(super::codec::Found::summary));
+            letters.extend(found.iter().map(super::codec::StoredRow::summary));
             if letters.len() == most {
                 break;
             }
@@ -223,7 +223,7 @@ impl Inner {
         let place = |letter: &LetterSummary| (letter.state.created_at, letter.id);
         let mut seen: BTreeMap<_, Seen> = BTreeMap::new();
         let search = Search::plan(&self.link, filter).await?;
-        let add = |found: super::codec::Found| {
+        let add = |found: super::codec::StoredRow| {
             let letter = &found.row.letter;
             let (key, at) =
                 ((letter.fingerprint, letter.consumer.clone()), letter.state.created_at);

@@ -5,7 +5,7 @@ use dlq_core::store::{OperationSpec, Plan};
 use dlq_letters::Depth;
 
 use super::Inner;
-use super::codec::Found;
+use super::codec::StoredRow;
 use super::fault::Result;
 use super::search::Search;
 use super::select::is_free;
@@ -18,7 +18,7 @@ impl Inner {
         let mut plan = Plan::default();
         let mut free = Vec::new();
         let search = Search::plan(&self.link, &spec.filter).await?;
-        let see = |found: Found| {
+        let see = |found: StoredRow| {
             let letter = &found.row.letter;
             if is_free(&found.row) {
                 let is_past_cap = spec.is_past_cap(letter.state.replays);

@@ -44,7 +44,7 @@ impl Inner {
     pub(super) async fn decide<V: Verb>(
         &self,
         verb: &V,
-    ) -> Result<std::result::Result<Done<V::Answer>, StoreError>> {
+    ) -> Result<std::result::Result<Done<V::Output>, StoreError>> {
         let mut lost = 0;
         loop {
             let mut needs = Needs::default();

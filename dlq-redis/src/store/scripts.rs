@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::codec::Found;
+use super::codec::StoredRow;
 use super::fault::{Fault, Result};
 use super::names::Bytes;
 use crate::client::Script;
@@ -76,10 +76,10 @@ pub(super) fn number(value: Value) -> u64 {
 }
 
 /// A letter as scripts return it; `None` if there is none.
-pub(super) fn letter(value: Value, is_whole: bool) -> Result<Option<Found>> {
+pub(super) fn letter(value: Value, is_whole: bool) -> Result<Option<StoredRow>> {
     match value {
         Value::Array(fields) => {
-            Found::read(fields.into_iter().map(bytes).collect(), is_whole).map(Some)
+            StoredRow::read(fields.into_iter().map(bytes).collect(), is_whole).map(Some)
         }
         _ => Ok(None),
     }

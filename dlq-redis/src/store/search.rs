@@ -9,7 +9,7 @@ use dlq_core::{Cursor, Filter, LetterId, Order, searchable};
 use dlq_letters::Depth;
 use futures_util::future::try_join_all;
 
-use super::codec::Found;
+use super::codec::StoredRow;
 use super::fault::Result;
 use super::link::Link;
 use super::names::{self, Bytes};
@@ -97,7 +97,7 @@ impl Search {
     }
 
     /// Returns true if the filter means this letter.
-    pub(super) fn matches(&self, found: &Found) -> bool {
+    pub(super) fn matches(&self, found: &StoredRow) -> bool {
         self.plain.matches(&found.row.letter)
             && self
                 .error
@@ -112,8 +112,8 @@ impl Search {
         stroll: Stroll,
         limit: usize,
         depth: Depth,
-        keep: impl Fn(&Found) -> bool + Copy + Send + Sync,
-    ) -> Result<Vec<Found>> {
+        keep: impl Fn(&StoredRow) -> bool + Copy + Send + Sync,
+    ) -> Result<Vec<StoredRow>> {
         let of_part = |part: Bytes| async move {
             let mut found = Vec::new();
             self.visit_part(link, &part, stroll, limit, depth, |it| {
@@ -125,7 +125,7 @@ impl Search {
             .await?;
             Ok::<_, super::fault::Fault>(found)
         };
-        let mut found: Vec<Found> = if self.ids.is_none() {
+        let mut found: Vec<StoredRow> = if self.ids.is_none() {
             try_join_all(self.parts.iter().cloned().map(of_part))
                 .await?
                 .into_iter()
@@ -145,7 +145,11 @@ impl Search {
     }
 
     /// Shows `see` the heads of all letters that match, in no particular order.
-    pub(super) async fn visit(&self, link: &Link, mut see: impl FnMut(Found) + Send) -> Result<()> {
+    pub(super) async fn visit(
+        &self,
+        link: &Link,
+        mut see: impl FnMut(StoredRow) + Send,
+    ) -> Result<()> {
         let all = Stroll::all(Order::OldestFirst);
         if self.ids.is_some() {
             self.by_ids(link, all, Depth::Head).await?.into_iter().for_each(see);
@@ -184,10 +188,10 @@ impl Search {
         Ok(count)
     }
 
-    async fn by_ids(&self, link: &Link, stroll: Stroll, depth: Depth) -> Result<Vec<Found>> {
+    async fn by_ids(&self, link: &Link, stroll: Stroll, depth: Depth) -> Result<Vec<StoredRow>> {
         let found = link.letters(self.ids.iter().flatten().copied(), depth).await?;
         let place = |cursor: Cursor| (cursor.created_at, cursor.id);
-        let is_within = |it: &Found| {
+        let is_within = |it: &StoredRow| {
             let at = (it.row.letter.state.created_at, it.row.letter.id);
             let (after, upto) = (stroll.after.map(place), stroll.upto.map(place));
             match stroll.order {
@@ -242,7 +246,7 @@ impl Search {
         stroll: Stroll,
         want: usize,
         depth: Depth,
-        mut see: impl FnMut(Found) -> bool + Send,
+        mut see: impl FnMut(StoredRow) -> bool + Send,
     ) -> Result<()> {
         let mut bounds = self.bounds(part, stroll);
         let is_reverse = stroll.order == Order::NewestFirst;
@@ -337,4 +341,4 @@ fn is_exact(filter: &Filter) -> bool {
 }
 
 /// A letter, or its absence.
-pub(super) type Letter = (LetterId, Option<Found>);
+pub(super) type Letter = (LetterId, Option<StoredRow>);

@@ -6,7 +6,7 @@ use dlq_core::store::rules::DedupKey;
 use dlq_core::{LetterId, OperationId, Timestamp};
 use dlq_letters::{Alias, Depth, Rows, Select, Selected};
 
-use super::codec::Found;
+use super::codec::StoredRow;
 use super::fault::Result;
 use super::names::Bytes;
 use super::ops::{Record, Stored};
@@ -134,7 +134,7 @@ impl Loaded {
 }
 
 impl Seen {
-    fn letter(&mut self, id: LetterId, found: Option<&Found>, rows: &mut Rows) -> Result<()> {
+    fn letter(&mut self, id: LetterId, found: Option<&StoredRow>, rows: &mut Rows) -> Result<()> {
         let version = found.map(|found| found.version.clone()).unwrap_or_default();
         self.letters.entry(id).or_insert(version);
         let Some(found) = found else { return Ok(()) };

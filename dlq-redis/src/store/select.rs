@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 use redis::Value;
 
 use super::Inner;
-use super::codec::Found;
+use super::codec::StoredRow;
 use super::fault::Result;
 use super::names::{self, Bytes};
 use super::scripts::{self, array, bytes, letter, number, parts};
@@ -25,7 +25,7 @@ pub(super) struct Picked {
 }
 
 impl Picked {
-    fn letters(found: Vec<Found>) -> Self {
+    fn letters(found: Vec<StoredRow>) -> Self {
         let selected = found.iter().map(|it| Selected { letter: it.row.letter.id, index: 0 });
         let selected = selected.collect();
         let letters = found.into_iter().map(|it| (it.row.letter.id, Some(it))).collect();
@@ -101,7 +101,8 @@ impl Inner {
             Select::Frozen { spec, after, upto, limit } => {
                 let stroll = Stroll { order: spec.order, after: *after, upto: *upto };
                 let search = Search::plan(&self.link, &only_pending(&spec.filter)).await?;
-                let is_meant = |found: &Found| is_free(&found.row) && is_in(&spec.filter, found);
+                let is_meant =
+                    |found: &StoredRow| is_free(&found.row) && is_in(&spec.filter, found);
                 search
                     .find(&self.link, stroll, size(*limit), depth, is_meant)
                     .await
@@ -110,7 +111,7 @@ impl Inner {
             Select::Eligible { consumer, schedule, limit } => {
                 let filter = Filter::new().with_consumer(consumer.clone());
                 let search = Search::plan(&self.link, &only_pending(&filter)).await?;
-                let takes = |found: &Found| schedule.takes(&found.row.letter);
+                let takes = |found: &StoredRow| schedule.takes(&found.row.letter);
                 let stroll = Stroll::all(Order::OldestFirst);
                 search
                     .find(&self.link, stroll, size(*limit), depth, takes)
@@ -124,7 +125,7 @@ impl Inner {
                 }
                 let search = Search::plan(&self.link, &narrow).await?;
                 let stroll = Stroll { order: *order, after: *after, upto: *upto };
-                let is_meant = |found: &Found| {
+                let is_meant = |found: &StoredRow| {
                     is_in(filter, found) && older.is_none_or(|older| is_older(&found.row, older))
                 };
                 search
@@ -142,7 +143,7 @@ impl Inner {
         depth: Depth,
         now: Option<Timestamp>,
         lost: u32,
-    ) -> Result<Vec<Found>> {
+    ) -> Result<Vec<StoredRow>> {
         let search = Search::plan_none(filter);
         let is_whole = depth == Depth::Whole;
         let lines = names::lines(&filter.consumers);
@@ -289,7 +290,7 @@ fn only(mut filter: Filter, status: Status) -> Filter {
 }
 
 /// Returns true if the statuses of the filter allow the letter: all else was asked before.
-pub(super) fn is_in(filter: &Filter, found: &Found) -> bool {
+pub(super) fn is_in(filter: &Filter, found: &StoredRow) -> bool {
     filter.statuses.is_empty() || filter.statuses.contains(&found.row.letter.state.status)
 }
 

@@ -15,24 +15,24 @@ use dlq_testkit::fixtures::letter_of;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::fixture::{Redis7, RedisLettersFixture as Place, Which};
+use crate::fixture::{Redis7, RedisLettersFixture as ForeignServer, Which};
 
-type Fixture = Place<Redis7>;
+type Fixture = ForeignServer<Redis7>;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 
 /// A place with so many letters, of which each is its number.
-pub(crate) async fn place<W: Which>(check: &str, letters: u32) -> Option<Place<W>> {
-    if !Place::<W>::is_available() {
+pub(crate) async fn place<W: Which>(check: &str, letters: u32) -> Option<ForeignServer<W>> {
+    if !ForeignServer::<W>::is_available() {
         return None;
     }
-    let place = Place::<W>::fresh(check).await;
+    let place = ForeignServer::<W>::fresh(check).await;
     let born = |number: u32| -> DeadLetter {
         let message = Message::new(place.subject(), number.to_string());
         let mut letter = letter_of(message, u64::from(number));
         letter.origin = place.origin(number);
-        letter.consumer = Place::<W>::CONSUMER.to_owned();
+        letter.consumer = ForeignServer::<W>::CONSUMER.to_owned();
         letter.id = LetterId::of(&letter.origin, letter.message.published_at(), &letter.consumer);
         letter
     };

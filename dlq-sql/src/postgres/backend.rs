@@ -14,7 +14,7 @@ use crate::error::During;
 const LETTERS: u32 = 1_000;
 const BYTES: u64 = 8 * 1024 * 1024;
 
-type Answer<T> = std::result::Result<T, StoreError>;
+type StoreResult<T> = std::result::Result<T, StoreError>;
 
 impl Backend for PostgresStore {
     fn limits(&self) -> Limits {
@@ -24,15 +24,15 @@ impl Backend for PostgresStore {
         limits
     }
 
-    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> Answer<Done<V::Answer>> {
+    async fn run<V: Verb>(&self, during: &'static str, verb: V) -> StoreResult<Done<V::Output>> {
         self.decide(&verb).await.during(during)?
     }
 
-    async fn put_new(&self, letters: &[DeadLetter]) -> Answer<Vec<bool>> {
+    async fn put_new(&self, letters: &[DeadLetter]) -> StoreResult<Vec<bool>> {
         self.insert_new(letters).await.during("put letters")
     }
 
-    async fn claim_due(&self, request: &ClaimRequest) -> Answer<Option<Vec<Claim>>> {
+    async fn claim_due(&self, request: &ClaimRequest) -> StoreResult<Option<Vec<Claim>>> {
         self.claim_plainly(request).await.during("claim letters")
     }
 
@@ -40,26 +40,26 @@ impl Backend for PostgresStore {
         &self,
         tokens: &[ClaimToken],
         lease: Duration,
-    ) -> Answer<Option<Vec<bool>>> {
+    ) -> StoreResult<Option<Vec<bool>>> {
         self.extend_claims(tokens, lease).await.map(Some).during("extend claims")
     }
 
     async fn finish_plain(
         &self,
         finishes: &[(ClaimToken, Finish)],
-    ) -> Answer<Vec<Option<Finished>>> {
+    ) -> StoreResult<Vec<Option<Finished>>> {
         self.end_plainly(finishes).await.during("finish claims")
     }
 
-    async fn switch_dedup(&self) -> Answer<()> {
+    async fn switch_dedup(&self) -> StoreResult<()> {
         self.patient().give_all_keys().await.during("deduplicate")
     }
 
-    async fn next_due(&self, consumers: Vec<String>) -> Answer<Option<Timestamp>> {
+    async fn next_due(&self, consumers: Vec<String>) -> StoreResult<Option<Timestamp>> {
         self.find_next_due(&consumers).await.during("find the next due letter")
     }
 
-    async fn due_elsewhere(&self, consumers: Vec<String>, heard: u64) -> Answer<u64> {
+    async fn due_elsewhere(&self, consumers: Vec<String>, heard: u64) -> StoreResult<u64> {
         Ok(self.heard(&consumers, heard).await)
     }
 
@@ -67,39 +67,39 @@ impl Backend for PostgresStore {
         Some(self.identity())
     }
 
-    async fn plan(&self, spec: OperationSpec) -> Answer<Plan> {
+    async fn plan(&self, spec: OperationSpec) -> StoreResult<Plan> {
         self.plan_replay(&spec).await.during("plan the replay")
     }
 
-    async fn operation(&self, id: OperationId) -> Answer<Option<Operation>> {
+    async fn operation(&self, id: OperationId) -> StoreResult<Option<Operation>> {
         self.read_operation(id).await.during("read the operation")
     }
 
-    async fn operations(&self, limit: u32) -> Answer<Vec<Operation>> {
+    async fn operations(&self, limit: u32) -> StoreResult<Vec<Operation>> {
         self.list_operations(limit).await.during("list operations")
     }
 
-    async fn items(&self, id: OperationId, after: u64, limit: u32) -> Answer<ItemPage> {
+    async fn items(&self, id: OperationId, after: u64, limit: u32) -> StoreResult<ItemPage> {
         self.list_items(id, after, limit).await.during("list the items")
     }
 
-    async fn audit(&self, limit: u32) -> Answer<Vec<AuditEntry>> {
+    async fn audit(&self, limit: u32) -> StoreResult<Vec<AuditEntry>> {
         self.read_audit(limit).await.during("read the audit")
     }
 
-    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Answer<()> {
+    async fn record_processed(&self, events: Vec<ProcessedEvent>) -> StoreResult<()> {
         self.write_processed(&events).await.during("write the processing audit")
     }
 
-    async fn processed(&self, limit: u32) -> Answer<Vec<ProcessedEvent>> {
+    async fn processed(&self, limit: u32) -> StoreResult<Vec<ProcessedEvent>> {
         self.read_processed(limit).await.during("read the processing audit")
     }
 
-    async fn check(&self, limits: CheckLimits) -> Answer<Vec<Finding>> {
+    async fn check(&self, limits: CheckLimits) -> StoreResult<Vec<Finding>> {
         self.examine(limits).await
     }
 
-    async fn due(&self, overdue: Duration) -> Answer<Vec<Due>> {
+    async fn due(&self, overdue: Duration) -> StoreResult<Vec<Due>> {
         self.due_by_consumer(overdue).await
     }
 }

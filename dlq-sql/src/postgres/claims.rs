@@ -105,7 +105,7 @@ fn lasting(query: Query, lease: Duration, given: Option<Timestamp>) -> Query {
 }
 
 /// When a letter was due, when it was stored, and its id: the order in which letters are handed out.
-type Place = (Timestamp, Timestamp, LetterId);
+type DueKey = (Timestamp, Timestamp, LetterId);
 
 /// Claims due letters. Those that others are at are passed over. `None` if that is not all that is to be done.
 async fn claim(
@@ -113,7 +113,7 @@ async fn claim(
     names: &Names,
     request: &ClaimRequest,
     given: Option<Timestamp>,
-) -> Result<Option<Vec<(Place, Claim)>>> {
+) -> Result<Option<Vec<(DueKey, Claim)>>> {
     let Names { letters, operations, fences, whole, .. } = names;
     let limit = request.limit;
     let query = due(Query::new("WITH due AS MATERIALIZED ("), names, &request.filter, limit, given);

@@ -37,7 +37,7 @@ const ALONE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct PostgresBuilder {
-    place: Place,
+    place: Connection,
     schema: Option<String>,
     table: String,
     clock: Option<SharedClock>,
@@ -52,13 +52,13 @@ pub struct PostgresBuilder {
 }
 
 #[derive(Clone)]
-enum Place {
+enum Connection {
     /// May hold a password.
     Url(String),
     Pool(PgPool),
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url",
@@ -69,14 +69,14 @@ impl std::fmt::Debug for Place {
 
 impl PostgresBuilder {
     pub(super) fn new(url: impl Into<String>) -> Self {
-        Self::at(Place::Url(url.into()))
+        Self::at(Connection::Url(url.into()))
     }
 
     pub(super) fn with(pool: PgPool) -> Self {
-        Self::at(Place::Pool(pool))
+        Self::at(Connection::Pool(pool))
     }
 
-    fn at(place: Place) -> Self {
+    fn at(place: Connection) -> Self {
         Self {
             place,
             schema: None,
@@ -211,7 +211,7 @@ impl PostgresBuilder {
         } else if found < schema::latest() {
             patience.long().on(schema::ensure(&pool, &names, schema::latest())).await?;
         }
-        let owns_pool = matches!(self.place, Place::Url(_));
+        let owns_pool = matches!(self.place, Connection::Url(_));
         let inner = Arc::new(Inner::new(pool, owns_pool, Arc::new(names), begin, self.largest));
         let store = PostgresStore { inner, patience, clock: self.clock };
         if let Some(dedup) = self.dedup {
@@ -244,7 +244,7 @@ impl PostgresBuilder {
     /// Returns true if the server is told to end statements: when a connection is made, or behind a pooler in each
     /// transaction.
     fn limits_statements(&self) -> bool {
-        self.pooler || matches!(self.place, Place::Url(_))
+        self.pooler || matches!(self.place, Connection::Url(_))
     }
 
     /// Connections, and what the tables are called; nothing has been looked at yet.
@@ -261,8 +261,8 @@ impl PostgresBuilder {
             }
         }
         let pool = match &self.place {
-            Place::Pool(pool) => pool.clone(),
-            Place::Url(url) => self.pool(url).await?,
+            Connection::Pool(pool) => pool.clone(),
+            Connection::Url(url) => self.pool(url).await?,
         };
         let schema = match &self.schema {
             Some(schema) => schema.clone(),

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::values::{self, Take as _};
 
 /// Letters or items that were selected, and the rows of those that were read with them.
-pub(super) struct Found {
+pub(super) struct SelectedRows {
     pub(super) selected: Vec<Selected>,
     /// The rows, where they were locked and read already.
     pub(super) rows: Option<Vec<Row>>,
@@ -26,7 +26,7 @@ pub(super) struct Found {
 
 impl Step<'_> {
     /// Finds what a condition selects.
-    pub(super) async fn select(&mut self, select: &Select, depth: Depth) -> Result<Found> {
+    pub(super) async fn select(&mut self, select: &Select, depth: Depth) -> Result<SelectedRows> {
         let (names, now) = (self.names(), self.now());
         let selected = match select {
             Select::Due { filter, limit } => {
@@ -66,7 +66,7 @@ impl Step<'_> {
                 return self.walk(&walk, *after, *limit, depth).await;
             }
         };
-        Ok(Found { selected, rows: None })
+        Ok(SelectedRows { selected, rows: None })
     }
 
     /// Returns true if an operation has a queued item with a letter of these consumers, also one that is locked.
@@ -115,7 +115,7 @@ impl Step<'_> {
         mut after: Option<Cursor>,
         limit: u64,
         depth: Depth,
-    ) -> Result<Found> {
+    ) -> Result<SelectedRows> {
         let (mut selected, mut rows) = (Vec::new(), Vec::new());
         loop {
             let wanted = limit - selected.len() as u64;
@@ -138,11 +138,11 @@ impl Step<'_> {
                 break;
             }
         }
-        Ok(Found { selected, rows: Some(rows) })
+        Ok(SelectedRows { selected, rows: Some(rows) })
     }
 
     /// Letters that were released are found by when they can be claimed, the others by their items.
-    async fn open(&mut self, id: OperationId, limit: u64, depth: Depth) -> Result<Found> {
+    async fn open(&mut self, id: OperationId, limit: u64, depth: Depth) -> Result<SelectedRows> {
         let Names { letters, items, .. } = self.names();
         let now = self.now();
         let idle = |query: Query| {
@@ -178,7 +178,7 @@ impl Step<'_> {
                 .retain(|one| rows.binary_search_by_key(&one.letter, |row| row.letter.id).is_ok());
             // Those that were lost to others have left room.
             if selected.len() == candidates {
-                return Ok(Found { selected, rows: Some(rows) });
+                return Ok(SelectedRows { selected, rows: Some(rows) });
             }
         }
     }

@@ -27,7 +27,7 @@ impl PostgresStore {
     pub(super) async fn decide<V: Verb>(
         &self,
         verb: &V,
-    ) -> Result<std::result::Result<Done<V::Answer>, StoreError>> {
+    ) -> Result<std::result::Result<Done<V::Output>, StoreError>> {
         let mut needs = Needs::default();
         verb.needs(&mut needs);
         let mut is_walk = has_walk(&needs);
@@ -145,7 +145,7 @@ impl<'c> Step<'c> {
         verb: &V,
         needs: &Needs,
         has_time: bool,
-    ) -> Result<Decided<V::Answer>> {
+    ) -> Result<Decided<V::Output>> {
         let mut rows = Rows::new(self.now);
         self.load(needs, &mut rows).await?;
         let answer = loop {

@@ -11,13 +11,13 @@ use rusqlite::Connection;
 
 use super::load::Loader;
 use super::names::Names;
-use super::select::{self, Found};
+use super::select::{self, SelectedRows};
 use super::unit::Unit;
 use super::{SqliteStore, audit, dedup, due, operations, plan, write};
 use crate::error::{During, Fault, Result};
 
 /// The answer of a verb, or its own error, after which nothing was changed.
-type Decided<V> = std::result::Result<Done<<V as Verb>::Answer>, StoreError>;
+type Decided<V> = std::result::Result<Done<<V as Verb>::Output>, StoreError>;
 
 dlq_letters::store!(SqliteStore);
 
@@ -26,7 +26,7 @@ impl Backend for SqliteStore {
         &self,
         during: &'static str,
         verb: V,
-    ) -> std::result::Result<Done<V::Answer>, StoreError> {
+    ) -> std::result::Result<Done<V::Output>, StoreError> {
         let now = self.now();
         let mut known = Known::default();
         verb.needs(&mut known.needs);
@@ -121,7 +121,11 @@ impl Backend for SqliteStore {
 impl SqliteStore {
     /// Reads those pages of a verb that may take long, while others write. What is in them is looked at once more when it is
     /// written, and a letter that comes to match in between has come too late.
-    async fn look_ahead(&self, needs: &Needs, now: Timestamp) -> Result<Vec<(Select, Vec<Found>)>> {
+    async fn look_ahead(
+        &self,
+        needs: &Needs,
+        now: Timestamp,
+    ) -> Result<Vec<(Select, Vec<SelectedRows>)>> {
         let selects = needs.selects.iter().map(|(select, _)| select);
         let long: Vec<_> = selects.filter(|it| select::is_long(it)).cloned().collect();
         if long.is_empty() || self.inner.readers.is_none() {
@@ -139,7 +143,7 @@ impl SqliteStore {
 #[derive(Debug, Default)]
 struct Known {
     needs: Needs,
-    seen: Vec<(Select, Vec<Found>)>,
+    seen: Vec<(Select, Vec<SelectedRows>)>,
 }
 
 /// Lets a verb decide, with what it asks for, and writes what it has changed.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dlq_core::{SharedClock, StoreError, SystemClock};
 
 use super::names::DEFAULT_TABLE;
-use super::open::{Place, Tuning};
+use super::open::{Location, Tuning};
 use super::worker::{Readers, Writer};
 use super::{Inner, SqliteStore};
 use crate::error::{During, Result};
@@ -131,8 +131,8 @@ impl SqliteBuilder {
         let names = Arc::new(self.names()?);
         let path = self.path.clone();
         let place = match self.path {
-            Some(path) => Place::File { path, create: self.create },
-            None => Place::Memory,
+            Some(path) => Location::File { path, create: self.create },
+            None => Location::Memory,
         };
         let tuning = Tuning {
             busy_timeout: bounded(self.busy_timeout),

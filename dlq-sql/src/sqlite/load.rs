@@ -13,7 +13,7 @@ use super::codec::{Fields, read_head, read_whole};
 use super::names::Names;
 use super::operations;
 use super::query::{Bind, Query};
-use super::select::{self, Found};
+use super::select::{self, SelectedRows};
 use crate::error::Result;
 use crate::values::{Take as _, signed};
 
@@ -22,7 +22,7 @@ pub(super) struct Loader<'c> {
     conn: &'c Connection,
     names: &'c Names,
     /// Pages that were read a moment ago, before the transaction began.
-    seen: &'c [(Select, Vec<Found>)],
+    seen: &'c [(Select, Vec<SelectedRows>)],
     /// The next token to supply. Nobody else takes any before the transaction ends.
     fence: Option<u64>,
 }
@@ -31,7 +31,7 @@ impl<'c> Loader<'c> {
     pub(super) fn new(
         conn: &'c Connection,
         names: &'c Names,
-        seen: &'c [(Select, Vec<Found>)],
+        seen: &'c [(Select, Vec<SelectedRows>)],
     ) -> Self {
         Self { conn, names, seen, fence: None }
     }
@@ -141,7 +141,7 @@ impl<'c> Loader<'c> {
             Some(found) => found,
             None => select::find(self.conn, self.names, select, rows.now())?,
         };
-        let (there, gone): (Vec<&Found>, Vec<&Found>) =
+        let (there, gone): (Vec<&SelectedRows>, Vec<&SelectedRows>) =
             found.iter().partition(|it| it.seq.is_some());
         let there = there.into_iter().map(|it| (it.selected.letter, it.seq));
         let mut held = Vec::new();
@@ -154,7 +154,7 @@ impl<'c> Loader<'c> {
         // What the letter of an orphan is by now, if there is one, its id says.
         let gone = gone.into_iter().map(|it| it.selected.letter);
         self.letters(gone, depth, rows)?;
-        for Found { selected, item, .. } in &found {
+        for SelectedRows { selected, item, .. } in &found {
             if let Some((operation, outcome)) = item {
                 rows.supply_item(*operation, selected.index, Some(*outcome));
             }

@@ -16,12 +16,12 @@ use crate::error::{Fault, Result};
 
 /// Place of the letters.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum Location {
     File { path: PathBuf, create: bool },
     Memory,
 }
 
-impl Place {
+impl Location {
     fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } => Some(path),
@@ -41,10 +41,10 @@ pub(super) struct Tuning {
 }
 
 /// Opens the connection that writes, and brings the schema up to date.
-pub(super) fn writer(place: &Place, tuning: Tuning, names: &Names) -> Result<Connection> {
+pub(super) fn writer(place: &Location, tuning: Tuning, names: &Names) -> Result<Connection> {
     let mut conn = match place {
-        Place::Memory => Connection::open_in_memory()?,
-        Place::File { path, create } => file(path, *create, tuning)?,
+        Location::Memory => Connection::open_in_memory()?,
+        Location::File { path, create } => file(path, *create, tuning)?,
     };
     prepare(&conn, tuning)?;
     schema::recognise(&conn)?;
@@ -54,7 +54,7 @@ pub(super) fn writer(place: &Place, tuning: Tuning, names: &Names) -> Result<Con
             "the file is read-only; make it writable for this user",
         ));
     }
-    if let Place::File { path, create } = place {
+    if let Location::File { path, create } = place {
         if !create && !tuning.migrate && schema::version(&conn, names)? == 0 {
             return Err(migrate::missing(path));
         }
@@ -77,10 +77,10 @@ pub(super) fn writer(place: &Place, tuning: Tuning, names: &Names) -> Result<Con
 }
 
 /// Opens a connection that only reads. The writer has been opened before.
-pub(super) fn reader(place: &Place, tuning: Tuning) -> Result<Connection> {
+pub(super) fn reader(place: &Location, tuning: Tuning) -> Result<Connection> {
     let conn = match place {
-        Place::Memory => Connection::open_in_memory()?,
-        Place::File { path, .. } => file(path, false, tuning)?,
+        Location::Memory => Connection::open_in_memory()?,
+        Location::File { path, .. } => file(path, false, tuning)?,
     };
     prepare(&conn, tuning)?;
     conn.pragma_update(None, "query_only", true)?;

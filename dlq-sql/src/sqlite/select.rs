@@ -16,7 +16,7 @@ use crate::values::{Take as _, signed};
 
 /// Result of a selection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct SelectedRows {
     pub(super) selected: Selected,
     /// The number of the letter's row; `None` if the item has no letter any more.
     pub(super) seq: Option<i64>,
@@ -24,7 +24,7 @@ pub(super) struct Found {
     pub(super) item: Option<(OperationId, ItemOutcome)>,
 }
 
-impl Found {
+impl SelectedRows {
     fn letter(letter: LetterId, seq: i64) -> Self {
         Self { selected: Selected { letter, index: 0 }, seq: Some(seq), item: None }
     }
@@ -36,7 +36,7 @@ pub(super) fn find(
     names: &Names,
     select: &Select,
     now: Timestamp,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<SelectedRows>> {
     match select {
         Select::Due { filter, limit } => due(conn, names, filter, *limit, now),
         Select::Queued { operation, filter, from, limit } => {
@@ -85,8 +85,8 @@ pub(super) fn find_again(
     conn: &Connection,
     names: &Names,
     select: &Select,
-    seen: &[Found],
-) -> Result<Option<Vec<Found>>> {
+    seen: &[SelectedRows],
+) -> Result<Option<Vec<SelectedRows>>> {
     let (query, order) = match select {
         Select::Frozen { spec, .. } => (frozen(Query::new(LETTERS), names, spec), spec.order),
         Select::Matching { filter, older, order, .. } => (matching(names, filter, *older), *order),
@@ -121,7 +121,7 @@ fn due(
     filter: &Filter,
     limit: u64,
     now: Timestamp,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<SelectedRows>> {
     let letters = &names.letters;
     let mut places = Vec::new();
     let mut rest = filter.clone();
@@ -145,7 +145,7 @@ fn due(
     }
     places.sort_unstable();
     places.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    Ok(places.into_iter().map(|(_, _, letter, seq)| Found::letter(letter, seq)).collect())
+    Ok(places.into_iter().map(|(_, _, letter, seq)| SelectedRows::letter(letter, seq)).collect())
 }
 
 pub(super) fn order(order: Order) -> &'static str {
@@ -174,9 +174,9 @@ fn page(mut query: Query, order: Order, [after, upto]: [Option<Cursor>; 2], limi
     query.push(self::order(order)).push(" LIMIT ").bind(most(limit))
 }
 
-fn read_letter(row: &rusqlite::Row<'_>) -> Result<Found> {
+fn read_letter(row: &rusqlite::Row<'_>) -> Result<SelectedRows> {
     let mut fields = Fields::after(row, 0);
-    Ok(Found::letter(fields.letter()?, fields.int()?))
+    Ok(SelectedRows::letter(fields.letter()?, fields.int()?))
 }
 
 /// `FROM` the letters that an operation may freeze.
@@ -227,7 +227,7 @@ fn items(
     consumers: &[String],
     limit: u64,
     condition: impl Fn(Query) -> Query,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<SelectedRows>> {
     let mut found = Vec::new();
     for name in consumers {
         let query = condition(queued(names, operation, name));
@@ -257,7 +257,7 @@ fn orphans(
     operation: OperationId,
     consumers: &[String],
     limit: u64,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<SelectedRows>> {
     let Names { items, letters, .. } = names;
     let mut found = Vec::new();
     for name in consumers {
@@ -282,7 +282,7 @@ fn lapsed(
     operation: OperationId,
     limit: u64,
     now: Timestamp,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<SelectedRows>> {
     Query::new(format!(
         "SELECT t.item, t.letter_id, t.seq FROM {0} t INDEXED BY {0}_sending WHERE t.claim_sender IS NOT NULL AND t.claim_until <= ",
         names.letters
@@ -301,7 +301,7 @@ fn open(
     operation: OperationId,
     limit: u64,
     now: Timestamp,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<SelectedRows>> {
     let Names { items: table, letters, .. } = names;
     let nobody_runs = |query: Query| {
         held(query)
@@ -364,15 +364,15 @@ fn read_item(
     row: &rusqlite::Row<'_>,
     operation: OperationId,
     outcome: ItemOutcome,
-) -> Result<Found> {
+) -> Result<SelectedRows> {
     let mut fields = Fields::after(row, 0);
     let (index, letter) = (fields.unsigned()?, fields.letter()?);
     let selected = Selected { letter, index };
-    Ok(Found { selected, seq: fields.int_or_none()?, item: Some((operation, outcome)) })
+    Ok(SelectedRows { selected, seq: fields.int_or_none()?, item: Some((operation, outcome)) })
 }
 
 /// The first of these by index.
-fn first(mut found: Vec<Found>, limit: u64) -> Vec<Found> {
+fn first(mut found: Vec<SelectedRows>, limit: u64) -> Vec<SelectedRows> {
     found.sort_unstable_by_key(|it| it.selected.index);
     found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     found

@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::names::Names;
-use super::open::{self, Place, Tuning};
+use super::open::{self, Location, Tuning};
 use super::unit::Unit;
 use crate::error::{Fault, Result};
 
@@ -92,7 +92,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) async fn start(place: Place, tuning: Tuning, names: Arc<Names>) -> Result<Self> {
+    pub(super) async fn start(place: Location, tuning: Tuning, names: Arc<Names>) -> Result<Self> {
         let (jobs, waiting) = channel();
         let (opened, opens) = oneshot::channel();
         let cause = Arc::new(Mutex::new(None));
@@ -248,7 +248,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) async fn start(count: usize, place: &Place, tuning: Tuning) -> Result<Self> {
+    pub(super) async fn start(count: usize, place: &Location, tuning: Tuning) -> Result<Self> {
         let (looks, waiting) = channel::<Look>();
         let waiting = Arc::new(Mutex::new(waiting));
         let mut readers = Self { looks: Some(looks), threads: Vec::with_capacity(count) };
@@ -322,13 +322,13 @@ fn snapshot<T>(conn: &Connection, look: impl FnOnce(&Connection) -> Result<T>) -
 mod tests {
     use super::*;
 
-    fn place() -> (Place, Tuning, Arc<Names>) {
+    fn place() -> (Location, Tuning, Arc<Names>) {
         let tuning = Tuning {
             busy_timeout: std::time::Duration::from_secs(1),
             max_pages: None,
             migrate: true,
         };
-        (Place::Memory, tuning, Arc::new(Names::new("dlq_events").unwrap()))
+        (Location::Memory, tuning, Arc::new(Names::new("dlq_events").unwrap()))
     }
 
     #[tokio::test]

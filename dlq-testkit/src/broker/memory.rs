@@ -124,7 +124,7 @@ struct Marked {
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct BrokerState {
     /// Letters in the order in which they were written, and entries that nobody can read.
     log: Vec<Option<DeadLetter>>,
     ledger: BTreeMap<Death, Marked>,
@@ -137,16 +137,16 @@ struct Place {
 
 /// A broker in memory, with the [`Flaw`] of this number: `MemoryFixture<{ Flaw::Repeats as usize }>`.
 #[derive(Clone, Debug)]
-pub struct MemoryFixture<const FLAW: usize = 0>(Shared);
+pub struct MemoryFixture<const FLAW: usize = 0>(BrokerHandle);
 
 #[derive(Clone, Debug)]
-struct Shared {
-    place: Arc<Mutex<Place>>,
+struct BrokerHandle {
+    place: Arc<Mutex<BrokerState>>,
     flaw: Flaw,
 }
 
-impl Shared {
-    fn place(&self) -> MutexGuard<'_, Place> {
+impl BrokerHandle {
+    fn place(&self) -> MutexGuard<'_, BrokerState> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,7 +203,7 @@ fn number_at(time: Timestamp) -> usize {
 /// The log of a broker in memory.
 #[derive(Clone, Debug)]
 pub struct MemoryLog {
-    place: Shared,
+    place: BrokerHandle,
     ends: bool,
 }
 
@@ -273,7 +273,7 @@ impl Log for MemoryLog {
 /// A replay at a broker in memory.
 #[derive(Debug)]
 pub struct MemoryReplay {
-    place: Shared,
+    place: BrokerHandle,
     spec: ReplaySpec,
     /// The number of entries and the letters that its plan has come to.
     planned: Mutex<Option<(usize, BTreeSet<LetterId>)>>,
@@ -413,7 +413,7 @@ impl MemoryReplay {
 /// Entries of a broker in memory.
 #[derive(Debug)]
 pub struct MemoryEntries {
-    place: Shared,
+    place: BrokerHandle,
     ends: bool,
     next: usize,
     /// True if it commits what it has confirmed.
@@ -479,7 +479,7 @@ impl MemoryEntries {
 
     fn entry(
         &mut self,
-        place: &Place,
+        place: &BrokerState,
         entry: Option<&DeadLetter>,
         yielded: usize,
     ) -> Option<Entry> {
@@ -500,7 +500,7 @@ impl MemoryEntries {
             }
         };
         let again = at < yielded && !self.place.has(Flaw::ForgetsAgain);
-        Some(Entry { place: Shared::place_of(at), again, content })
+        Some(Entry { place: BrokerHandle::place_of(at), again, content })
     }
 
     /// Spoils a letter that is read, and returns false if it is left out.
@@ -538,7 +538,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
 
     async fn fresh(_check: &str) -> Self {
         let flaw = FLAWS.get(FLAW).copied().unwrap_or(Flaw::None);
-        Self(Shared { place: Arc::default(), flaw })
+        Self(BrokerHandle { place: Arc::default(), flaw })
     }
 
     fn subject(&self) -> String {

@@ -23,7 +23,7 @@ impl<A> fmt::Debug for PayloadProbe<A> {
 
 /// The payload extractor that was found.
 #[derive(Debug)]
-pub struct Found<P>(PhantomData<fn() -> P>);
+pub struct PayloadFound<P>(PhantomData<fn() -> P>);
 
 /// It is the payload, or may be.
 pub trait ViaPayload {
@@ -31,30 +31,30 @@ pub trait ViaPayload {
     type Payload;
 
     /// This one, whatever the rest.
-    fn first<R>(&self, rest: R) -> Found<Self::Payload>;
+    fn first<R>(&self, rest: R) -> PayloadFound<Self::Payload>;
 }
 
 impl<P: Payload> ViaPayload for PayloadProbe<P> {
     type Payload = P;
 
-    fn first<R>(&self, _: R) -> Found<P> {
-        Found(PhantomData)
+    fn first<R>(&self, _: R) -> PayloadFound<P> {
+        PayloadFound(PhantomData)
     }
 }
 
 impl<P: Payload> ViaPayload for PayloadProbe<Option<P>> {
     type Payload = P;
 
-    fn first<R>(&self, _: R) -> Found<P> {
-        Found(PhantomData)
+    fn first<R>(&self, _: R) -> PayloadFound<P> {
+        PayloadFound(PhantomData)
     }
 }
 
 impl<P: Payload> ViaPayload for PayloadProbe<Result<P, Rejection>> {
     type Payload = P;
 
-    fn first<R>(&self, _: R) -> Found<P> {
-        Found(PhantomData)
+    fn first<R>(&self, _: R) -> PayloadFound<P> {
+        PayloadFound(PhantomData)
     }
 }
 
@@ -82,7 +82,7 @@ pub trait IsPayload {
     type Payload: Payload;
 }
 
-impl<P: Payload> IsPayload for Found<P> {
+impl<P: Payload> IsPayload for PayloadFound<P> {
     type Payload = P;
 }
 

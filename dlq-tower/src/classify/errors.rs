@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::layer::Shared;
+use super::layer::Inner;
 use crate::stage::{Done, IsDone, LayerClock, Run, Setback};
 
 /// Classifies the errors of a layer that is not of this crate; those of the handler inside pass through unchanged.
@@ -45,7 +45,7 @@ use crate::stage::{Done, IsDone, LayerClock, Run, Setback};
 /// An error is the handler's if it is a [`Setback`] or has one among its sources, boxed or not.
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct ClassifyErrorsLayer<C, E = BoxError> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<Inner<C>>,
     error: PhantomData<fn(&E)>,
 }
 
@@ -56,7 +56,7 @@ impl<C, E> ClassifyErrorsLayer<C, E> {
     where
         C: Classifier<E>,
     {
-        let shared = Shared { classifier, clock: LayerClock::default(), location: None };
+        let shared = Inner { classifier, clock: LayerClock::default(), location: None };
         Self { shared: Arc::new(shared), error: PhantomData }
     }
 }
@@ -86,7 +86,7 @@ impl<S, C, E> Layer<S> for ClassifyErrorsLayer<C, E> {
 /// A service whose errors are classified where they are not the handler's. See [`ClassifyErrorsLayer`].
 pub struct ClassifyErrors<S, C, E = BoxError> {
     inner: S,
-    shared: Arc<Shared<C>>,
+    shared: Arc<Inner<C>>,
     error: PhantomData<fn(&E)>,
 }
 
@@ -133,7 +133,7 @@ pin_project! {
     pub struct ClassifyErrorsFuture<F, C, E> {
         #[pin]
         inner: F,
-        shared: Arc<Shared<C>>,
+        shared: Arc<Inner<C>>,
         run: Run,
         error: PhantomData<fn(&E)>,
     }
@@ -163,7 +163,7 @@ impl<F, C, E> fmt::Debug for ClassifyErrorsFuture<F, C, E> {
     }
 }
 
-impl<C> Shared<C> {
+impl<C> Inner<C> {
     /// The setback that an error is or carries; any other is judged as a failure of `run`.
     #[cold]
     fn setback<E>(&self, error: E, run: Option<Run>) -> Setback

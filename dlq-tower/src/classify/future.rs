@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use dlq_core::{BoxError, Classifier};
 use pin_project_lite::pin_project;
 
-use super::layer::Shared;
+use super::layer::Inner;
 use crate::stage::{Done, IsHandled, Run, Setback};
 
 pin_project! {
@@ -17,14 +17,14 @@ pin_project! {
         // None once it has completed.
         #[pin]
         handler: Option<F>,
-        shared: Arc<Shared<C>>,
+        shared: Arc<Inner<C>>,
         run: Run,
     }
 }
 
 impl<F, C> ResponseFuture<F, C> {
     #[inline]
-    pub(super) fn new(handler: F, shared: Arc<Shared<C>>, run: Run) -> Self {
+    pub(super) fn new(handler: F, shared: Arc<Inner<C>>, run: Run) -> Self {
         Self { handler: Some(handler), shared, run }
     }
 

@@ -22,7 +22,7 @@ impl<E: dlq_core::Classify + ?Sized> Classifier<E> for Derived {
 }
 
 /// State that every clone of one classifying service shares.
-pub(super) struct Shared<C> {
+pub(super) struct Inner<C> {
     pub(super) classifier: C,
     pub(super) clock: LayerClock,
     pub(super) location: Option<&'static str>,
@@ -87,7 +87,7 @@ impl<S, C: Clone> Layer<S> for ClassifyLayer<C> {
     type Service = Classify<S, C>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Inner {
             classifier: self.classifier.clone(),
             clock: self.clock.clone(),
             location: self.location,

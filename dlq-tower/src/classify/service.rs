@@ -7,19 +7,19 @@ use dlq_core::{Attempt, BoxError, Classifier, Delivery, Failure};
 use tower_service::Service;
 
 use super::ResponseFuture;
-use super::layer::Shared;
+use super::layer::Inner;
 use crate::reuse::Reuse;
 use crate::stage::{Done, IsHandled, Run, Setback};
 
 /// A handler whose errors are classified. See the [module docs](super).
 pub struct Classify<S, C> {
     inner: S,
-    shared: Arc<Shared<C>>,
+    shared: Arc<Inner<C>>,
 }
 
 impl<S, C> Classify<S, C> {
     #[inline]
-    pub(super) fn new(inner: S, shared: Arc<Shared<C>>) -> Self {
+    pub(super) fn new(inner: S, shared: Arc<Inner<C>>) -> Self {
         Self { inner, shared }
     }
 
@@ -40,7 +40,7 @@ impl<S, C> Classify<S, C> {
     }
 }
 
-impl<C> Shared<C> {
+impl<C> Inner<C> {
     /// Judges `error`, then reads it whole.
     pub(super) fn failure<E>(&self, error: E) -> Failure
     where

@@ -12,7 +12,7 @@ use dlq_core::{Delivery, Disposition, Settle as _, TransportError};
 
 use super::hand::{Ending, Hand};
 use super::keys::KeyTurn;
-use super::message::{InFlight, Place, Running, Shared};
+use super::message::{ConsumerState, InFlight, RoomTaken, Running};
 use super::report::{Fate, Outcome};
 use super::stack::{Repeat, Settling};
 use super::suspects::Turn;
@@ -96,7 +96,7 @@ pub(super) struct Kept {
 /// Progress of a message without waiting. All but the first variant have boxes, so that the first is small.
 pub(super) enum Begun {
     /// To the end.
-    Ended(Fate, Place),
+    Ended(Fate, RoomTaken),
     /// Nowhere: it has to wait before it runs.
     Waits(Box<InFlight>),
     /// Its stack runs.
@@ -114,10 +114,10 @@ pub(super) struct Settles {
     pub(super) delivery: Delivery,
     pub(super) _turn: Option<Turn>,
     pub(super) _key: Option<KeyTurn>,
-    pub(super) _place: Place,
+    pub(super) _place: RoomTaken,
 }
 
-impl Shared {
+impl ConsumerState {
     /// Does what can be done without waiting. `None` if the stack panicked.
     pub(super) fn at_once(
         &self,
@@ -199,7 +199,7 @@ fn waits_here(message: &InFlight, settlement: &Settlement) -> bool {
 
 impl Settles {
     /// Waits until the broker has answered.
-    pub(super) async fn end(mut self, shared: Arc<Shared>) -> Fate {
+    pub(super) async fn end(mut self, shared: Arc<ConsumerState>) -> Fate {
         let settled = tokio::select! {
             biased;
             settled = &mut self.told => settled,

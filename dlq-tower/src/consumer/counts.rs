@@ -8,13 +8,13 @@ use tokio::time::{sleep, timeout};
 use super::hand::Hand;
 use super::health::report;
 use super::lease::Leased;
-use super::message::{CutOff, Ran, Shared, UNMARKING};
+use super::message::{ConsumerState, CutOff, Ran, UNMARKING};
 use super::report::Outcome;
 
 /// Time for which a dead message is given back when the counts of its key could not start over.
 const UNCOUNTED: Duration = Duration::from_secs(1);
 
-impl Shared {
+impl ConsumerState {
     /// Returns what the idempotency key of an ended message still has to be told, if anything: that it has died, and
     /// may have left counts, or that attempts of its run were an outage's. The counts of a permanent failure have
     /// started over with its release, if the layer saw it and the store has answered; at a first run there is little to

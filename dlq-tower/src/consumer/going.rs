@@ -9,12 +9,12 @@ use dlq_core::{Disposition, Settle as _};
 
 use super::at_once::Settles;
 use super::lease::Leased;
-use super::message::{InFlight, Running, Shared, handle};
+use super::message::{ConsumerState, InFlight, Running, handle};
 use super::report::Fate;
 
 /// Runs the stack to its end, and settles the message.
 pub(super) fn go_on(
-    shared: Arc<Shared>,
+    shared: Arc<ConsumerState>,
     message: InFlight,
     running: Running,
 ) -> impl Future<Output = Fate> + Send {

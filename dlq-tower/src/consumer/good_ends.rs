@@ -15,11 +15,11 @@ use std::time::Duration;
 use dlq_core::{CrashMarks as _, DeliveredFrom, Delivery, Disposition, Settle as _, SettleOnce};
 use tokio::time::timeout;
 
-use super::message::{Shared, UNMARKING};
+use super::message::{ConsumerState, UNMARKING};
 use super::report::Outcome;
 use super::suspects::{Suspicion, death_of};
 
-impl Shared {
+impl ConsumerState {
     /// Returns true if `delivery` is a suspect, also by what stopped processes have told of it.
     pub(super) async fn suspicion(&self, delivery: &Delivery) -> Suspicion {
         if let Some(marks) = &self.marks

@@ -37,7 +37,7 @@ pub(super) const UNMARKED: Duration = Duration::from_secs(5);
 pub(super) const UNMARKING: Duration = Duration::from_millis(500);
 
 /// State that all messages of one run share.
-pub(super) struct Shared {
+pub(super) struct ConsumerState {
     pub(super) program: Program,
     /// Keepers of the idempotency keys of a stack that was composed by hand.
     pub(super) key_janitors: Vec<KeyJanitor>,
@@ -74,11 +74,11 @@ pub(super) struct InFlight {
     pub(super) unread: Option<Box<Failure>>,
     /// When it was received.
     pub(super) since: Instant,
-    pub(super) place: Place,
+    pub(super) place: RoomTaken,
 }
 
 /// Room that a message takes while it is in flight. Given back last, so that the number in flight is bounded.
-pub(super) struct Place {
+pub(super) struct RoomTaken {
     pub(super) room: OwnedSemaphorePermit,
     pub(super) _counted: Counted,
 }
@@ -148,7 +148,7 @@ pub(super) struct Unmark {
 
 /// Handles a message, after a wait that it has begun to spend here, and settles it.
 pub(super) async fn handle(
-    shared: Arc<Shared>,
+    shared: Arc<ConsumerState>,
     message: InFlight,
     mut wait: Option<Duration>,
     mut route_errors: u32,
@@ -292,7 +292,7 @@ impl Ran {
     }
 }
 
-impl Shared {
+impl ConsumerState {
     /// Does `work`, unless the consumer stops first.
     pub(super) async fn unless_stopped<F: Future>(&self, work: F) -> Result<F::Output, Stopping> {
         // The stop first: what has not started when it comes is not started.

@@ -8,7 +8,7 @@ use dlq_core::{DeadLetter, DeliveredFrom, Delivery, Filter, Status, StoreError};
 use tokio::time::sleep;
 
 use super::health::report;
-use super::message::Shared;
+use super::message::ConsumerState;
 use super::suspects::death_of;
 use crate::backoff::Growing;
 
@@ -17,7 +17,7 @@ const TRIES: u32 = 6;
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
-impl Shared {
+impl ConsumerState {
     /// Returns true if the store may hold a letter of this very death: an earlier delivery ended without our knowing how, or
     /// its routing failed. Everything else has no letter, and costs no question.
     #[inline]

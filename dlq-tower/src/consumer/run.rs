@@ -26,7 +26,7 @@ use super::going::go_on;
 use super::health::{HealthHandle, Part, Reporter, RunState, report};
 use super::janitor::{self, Purging};
 use super::keys::Keys;
-use super::message::{Counted, InFlight, Place, Shared, handle};
+use super::message::{ConsumerState, Counted, InFlight, RoomTaken, handle};
 use super::open::Described;
 use super::report::{Ended, Fate, Report};
 use super::room::Room;
@@ -220,7 +220,7 @@ enum Ending {
 
 /// The owner of everything that a run has started. Dropping it aborts all of it.
 struct Run {
-    shared: Arc<Shared>,
+    shared: Arc<ConsumerState>,
     keys: Keys,
     received: mpsc::UnboundedReceiver<Batch>,
     /// For what is handled where it was received.
@@ -264,7 +264,7 @@ impl Run {
         let (evidence, witness) = store.clone().map(evidence).unzip();
         let stop_running = CancellationToken::new();
         let slots = InProcessDelays::new(settings.max_in_flight.div_ceil(2));
-        let shared = Shared {
+        let shared = ConsumerState {
             evidence,
             program,
             key_janitors: settings.key_janitors,
@@ -481,7 +481,7 @@ impl Run {
     }
 
     /// Begins messages as long as this task has a turn. Returns true if there are no more.
-    fn begin_some(&mut self, shared: &Arc<Shared>, received: &mut Batch) -> bool {
+    fn begin_some(&mut self, shared: &Arc<ConsumerState>, received: &mut Batch) -> bool {
         let (mut kept, mut freed) = (Kept::default(), None);
         for next in received {
             let message = self.enter(next);
@@ -517,7 +517,7 @@ impl Run {
                 (None, Some(failure))
             }
         };
-        let place = Place { room, _counted: Counted::new(&self.in_flight) };
+        let place = RoomTaken { room, _counted: Counted::new(&self.in_flight) };
         InFlight { delivery, settle, ticket: Some(ticket), key, unread, since, place }
     }
 

@@ -10,12 +10,12 @@ use dlq_core::{Death, DeliveredFrom, Delivery, Origin, StoreError, StoreErrorKin
 use tokio::sync::Notify;
 
 use super::health::report;
-use super::message::{Shared, UNMARKED, Unmark};
+use super::message::{ConsumerState, UNMARKED, Unmark};
 use super::suspects::Suspicion;
 
 /// A run of the stack for a message that does not run beside others.
 pub(super) struct Suspect {
-    shared: Arc<Shared>,
+    shared: Arc<ConsumerState>,
     suspicion: Suspicion,
     origin: Origin,
     /// Crashes that came with it; only of a letter, whose claims the store counts.
@@ -37,7 +37,11 @@ pub(super) enum NotRun {
 }
 
 impl Suspect {
-    pub(super) fn new(shared: &Arc<Shared>, suspicion: Suspicion, delivery: &Delivery) -> Self {
+    pub(super) fn new(
+        shared: &Arc<ConsumerState>,
+        suspicion: Suspicion,
+        delivery: &Delivery,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             suspicion,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use dlq_core::{Delivery, Disposition};
 use pin_project_lite::pin_project;
 
-use super::route::Shared;
+use super::route::Inner;
 use super::unfinished::{Routing as Known, Undone};
 use crate::consumer::hand::{self, Hand};
 use crate::stage::{IsVerdict, Never, RouteError, Settlement, Verdict};
@@ -20,7 +20,7 @@ pin_project! {
     #[must_use = "a future does nothing until it is polled"]
     pub struct ResponseFuture<F> {
         delivery: Delivery,
-        shared: Arc<Shared>,
+        shared: Arc<Inner>,
         #[pin]
         state: State<F>,
     }
@@ -40,20 +40,20 @@ pin_project! {
 
 impl<F> ResponseFuture<F> {
     #[inline]
-    pub(super) fn new(inner: F, delivery: Delivery, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(inner: F, delivery: Delivery, shared: Arc<Inner>) -> Self {
         Self { delivery, shared, state: State::Handling { inner } }
     }
 
     /// A message that must not run.
     #[cold]
-    pub(super) fn refused(verdict: Verdict, delivery: Delivery, shared: Arc<Shared>) -> Self {
+    pub(super) fn refused(verdict: Verdict, delivery: Delivery, shared: Arc<Inner>) -> Self {
         let ruling: Ruling = Box::pin(future::ready(verdict));
         Self { delivery, shared, state: State::Ruling { ruling } }
     }
 
     /// A message that was decided about before, and is not run again.
     #[cold]
-    pub(super) fn again(known: Known, delivery: Delivery, shared: Arc<Shared>) -> Self {
+    pub(super) fn again(known: Known, delivery: Delivery, shared: Arc<Inner>) -> Self {
         tracing::debug!(origin = %delivery.origin(), "a message is routed again, and not run again");
         hand::routed_again(&delivery, known.convicted);
         let routing: Routing = match known.verdict {

@@ -7,7 +7,7 @@ use dlq_core::store::BoxSink;
 use dlq_core::{BoxRetryQueue, Delivery, RetryQueue, SharedClock, Sink, SystemClock};
 use tower_layer::Layer;
 
-use super::route::Shared;
+use super::route::Inner;
 use super::unfinished::Unfinished;
 use super::writer::{Batch, Writer};
 use super::{DeadLetter, OnDeath};
@@ -146,7 +146,7 @@ impl<S> Layer<S> for DeadLetterLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         let writer = |sink: &BoxSink| Writer::new(sink.clone(), self.batch);
-        let shared = Shared {
+        let shared = Inner {
             sink: writer(&self.sink),
             feeds: self.feeds.iter().map(|(name, sink)| (Arc::clone(name), writer(sink))).collect(),
             parking: self.parking.as_ref().map(writer),

@@ -4,10 +4,10 @@ use dlq_core::protocol::names::PREVIOUS_TOPIC;
 use dlq_core::{DeadLetter, Delivery, Fingerprint, Reason};
 
 use super::hook::guarded;
-use super::route::Shared;
+use super::route::Inner;
 use crate::stage::GivenUp;
 
-impl Shared {
+impl Inner {
     /// The letter of a message that was given up.
     pub(super) fn letter(&self, delivery: &Delivery, given_up: GivenUp) -> DeadLetter {
         let GivenUp { consumer, reason, class, cause, history, attempts, crashes } = given_up;

@@ -20,7 +20,7 @@ use crate::metrics::Recorder;
 use crate::stage::{GivenUp, Postponed, RouteError, Settlement, is_refusal};
 
 /// State that every clone of one routing service shares.
-pub(super) struct Shared {
+pub(super) struct Inner {
     pub(super) sink: Writer,
     pub(super) feeds: Vec<(Arc<str>, Writer)>,
     /// For what one of these refuses.
@@ -36,7 +36,7 @@ pub(super) struct Shared {
     pub(super) has_warned: AtomicBool,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("sink", &self.sink)
@@ -48,7 +48,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-impl Shared {
+impl Inner {
     /// Writes the letter of a death where it belongs and has not `confirmed` yet, then makes the settlement.
     pub(super) async fn bury(
         self: Arc<Self>,

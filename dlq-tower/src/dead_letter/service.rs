@@ -5,7 +5,7 @@ use dlq_core::Delivery;
 use tower_service::Service;
 
 use super::ResponseFuture;
-use super::route::Shared;
+use super::route::Inner;
 use crate::consumer::hand;
 use crate::stage::{IsVerdict, Never, RouteError, Settlement};
 
@@ -13,12 +13,12 @@ use crate::stage::{IsVerdict, Never, RouteError, Settlement};
 #[derive(Clone, Debug)]
 pub struct DeadLetter<S> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 impl<S> DeadLetter<S> {
     #[inline]
-    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(inner: S, shared: Arc<Inner>) -> Self {
         Self { inner, shared }
     }
 

@@ -54,11 +54,11 @@ struct Queue {
 struct Waiting {
     number: u64,
     letter: DeadLetter,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<WriteResult>,
 }
 
 #[derive(Debug)]
-enum Answer {
+enum WriteResult {
     Written(Receipt),
     Failed(StoreError),
     /// The batch was refused, perhaps for the sake of one letter in it: each is to be written alone.
@@ -91,9 +91,9 @@ impl Writer {
                 }
             };
             match answered {
-                Ok(Answer::Written(receipt)) => return Ok(receipt),
-                Ok(Answer::Failed(error)) => return Err(error),
-                Ok(Answer::Alone) => return self.put_alone(letter.clone()).await,
+                Ok(WriteResult::Written(receipt)) => return Ok(receipt),
+                Ok(WriteResult::Failed(error)) => return Err(error),
+                Ok(WriteResult::Alone) => return self.put_alone(letter.clone()).await,
                 Err(_leader_was_dropped) => {}
             }
         }
@@ -103,7 +103,7 @@ impl Writer {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enqueue(&self, letter: DeadLetter) -> (u64, oneshot::Receiver<Answer>) {
+    fn enqueue(&self, letter: DeadLetter) -> (u64, oneshot::Receiver<WriteResult>) {
         let (answer, receiver) = oneshot::channel();
         let mut queue = self.queue();
         let number = queue.next;
@@ -136,7 +136,8 @@ impl Writer {
         match self.sink.put_each(letters).await {
             Ok(outcomes) if outcomes.len() == answers.len() => {
                 for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    let _ = answer.send(outcome.map_or_else(Answer::Failed, Answer::Written));
+                    let _ =
+                        answer.send(outcome.map_or_else(WriteResult::Failed, WriteResult::Written));
                 }
             }
             Ok(outcomes) => {
@@ -145,18 +146,18 @@ impl Writer {
             }
             Err(error) if error.is_transient() => fail_all(answers, &Arc::new(error)),
             Err(error) => match <[_; 1]>::try_from(answers) {
-                Ok([answer]) => drop(answer.send(Answer::Failed(error))),
+                Ok([answer]) => drop(answer.send(WriteResult::Failed(error))),
                 Err(answers) => {
                     tracing::warn!(%error, letters = answers.len(), "a batch of letters was refused; each is written alone");
                     for answer in answers {
-                        let _ = answer.send(Answer::Alone);
+                        let _ = answer.send(WriteResult::Alone);
                     }
                 }
             },
         }
     }
 
-    fn take_batch(&self) -> (Vec<DeadLetter>, Vec<oneshot::Sender<Answer>>) {
+    fn take_batch(&self) -> (Vec<DeadLetter>, Vec<oneshot::Sender<WriteResult>>) {
         let mut queue = self.queue();
         let (mut letters, mut answers, mut room) = (Vec::new(), Vec::new(), BYTES);
         while letters.len() < self.batch.max.max(1) {
@@ -200,10 +201,10 @@ fn miscounted(confirmed: usize, written: usize) -> StoreError {
 }
 
 /// Tells everybody of the same error.
-fn fail_all(answers: Vec<oneshot::Sender<Answer>>, error: &Arc<StoreError>) {
+fn fail_all(answers: Vec<oneshot::Sender<WriteResult>>, error: &Arc<StoreError>) {
     for answer in answers {
         let error = StoreError::new(error.kind(), "write a batch of dead letters")
             .with_source(Arc::clone(error));
-        let _ = answer.send(Answer::Failed(error));
+        let _ = answer.send(WriteResult::Failed(error));
     }
 }

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::failed::Judge;
 use super::layered::{HandlerService, Layers, WhenReady};
 use super::place::{Composed, Run};
-use super::stack::{Compose, KeyFn, Shared};
+use super::stack::{Compose, Inner, KeyFn};
 use super::{
     FunctionId, HandlerConfig, HandlerFn, HandlerOverrides, HandlerStack, IntoStack, InvalidConfig,
     Taken, ToKey, Unclassified, env, service,
@@ -371,7 +371,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let compose: Compose = Arc::new(move |layers| stages.around(function.clone(), layers));
         let service = compose(&layers);
 
-        Ok(HandlerStack::new(Shared {
+        Ok(HandlerStack::new(Inner {
             name,
             aliases,
             policy,

@@ -33,12 +33,12 @@ pub(super) trait Run: Send + Sync {
 pub(super) struct Composed<S: Service<Delivery>> {
     retry: Retry<S>,
     /// The last that was left: taken and left again by one atomic step each, however many others there are.
-    last: AtomicCell<Option<Pin<Box<Place<S>>>>>,
-    free: Mutex<Vec<Pin<Box<Place<S>>>>>,
+    last: AtomicCell<Option<Pin<Box<FutureSlot<S>>>>>,
+    free: Mutex<Vec<Pin<Box<FutureSlot<S>>>>>,
 }
 
 pin_project! {
-    struct Place<S: Service<Delivery>> {
+    struct FutureSlot<S: Service<Delivery>> {
         #[pin]
         handling: retry::ResponseFuture<S>,
         // The message that came after another, until it is first polled.
@@ -53,7 +53,7 @@ impl<S: Service<Delivery>> Composed<S> {
         Self { retry, last: AtomicCell::default(), free: Mutex::default() }
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<Pin<Box<Place<S>>>>> {
+    fn free(&self) -> MutexGuard<'_, Vec<Pin<Box<FutureSlot<S>>>>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -79,7 +79,7 @@ where
             }
             None => {
                 let handling = self.retry.handle(delivery);
-                Box::pin(Place { handling, next: None, of: Some(self) })
+                Box::pin(FutureSlot { handling, next: None, of: Some(self) })
             }
         };
         StackFuture(Some(place))
@@ -92,7 +92,7 @@ trait Taken: Future<Output = Verdict> + Send {
     fn leave(self: Pin<Box<Self>>);
 }
 
-impl<S> Future for Place<S>
+impl<S> Future for FutureSlot<S>
 where
     S: Reuse + Service<Delivery, Response = Done, Error = Setback>,
 {
@@ -107,7 +107,7 @@ where
     }
 }
 
-impl<S> Taken for Place<S>
+impl<S> Taken for FutureSlot<S>
 where
     S: Reuse + Service<Delivery, Response = Done, Error = Setback, Future: Send> + Send + Sync,
 {

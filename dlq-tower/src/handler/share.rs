@@ -43,16 +43,16 @@ struct Attempted(HandlerService);
 /// The layer must hand on the delivery that it was given, or a clone of it.
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct ShareLayer<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<Inner<S>>,
 }
 
-struct Shared<S> {
+struct Inner<S> {
     service: Mutex<S>,
     /// A single permit, for the attempt that waits until the service is ready.
     turn: Arc<Permits>,
 }
 
-impl<S> Shared<S> {
+impl<S> Inner<S> {
     fn service(&self) -> MutexGuard<'_, S> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,7 +62,7 @@ impl<S> ShareLayer<S> {
     /// Makes the one service of `layer`.
     pub fn new<L: Layer<Chosen, Service = S>>(layer: L) -> Self {
         let service = Mutex::new(layer.layer(Chosen(())));
-        Self { shared: Arc::new(Shared { service, turn: Arc::new(Permits::new(1)) }) }
+        Self { shared: Arc::new(Inner { service, turn: Arc::new(Permits::new(1)) }) }
     }
 }
 
@@ -149,12 +149,12 @@ impl Future for ChosenFuture {
 /// A handler behind the one service of a [`ShareLayer`].
 #[derive(Debug)]
 pub struct Share<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<Inner<S>>,
     turn: Taker,
     handler: HandlerService,
 }
 
-impl<S> fmt::Debug for Shared<S> {
+impl<S> fmt::Debug for Inner<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }

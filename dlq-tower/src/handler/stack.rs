@@ -27,11 +27,11 @@ pub(super) type Compose = Arc<dyn Fn(&Layers) -> Arc<dyn Run> + Send + Sync>;
 #[derive(Clone)]
 #[must_use = "a handler does nothing until a consumer runs it"]
 pub struct HandlerStack {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct Inner {
     pub(super) name: Arc<str>,
     pub(super) aliases: Vec<Arc<str>>,
     pub(super) policy: RetryPolicy,
@@ -50,7 +50,7 @@ pub(super) struct Shared {
 }
 
 impl HandlerStack {
-    pub(super) fn new(shared: Shared) -> Self {
+    pub(super) fn new(shared: Inner) -> Self {
         Self { shared: Arc::new(shared) }
     }
 
@@ -95,7 +95,7 @@ impl HandlerStack {
         }
         let layers = self.shared.layers.within(outer);
         let service = (self.shared.compose)(&layers);
-        Self::new(Shared { service, layers, ..(*self.shared).clone() })
+        Self::new(Inner { service, layers, ..(*self.shared).clone() })
     }
 
     /// Returns true if both are clones of one handler.
@@ -114,7 +114,7 @@ impl Service<Delivery> for HandlerStack {
     }
 
     fn call(&mut self, delivery: Delivery) -> StackFuture {
-        let Shared { name, policy, service, .. } = &*self.shared;
+        let Inner { name, policy, service, .. } = &*self.shared;
         let delivery = delivery.with_max_attempts(policy.max_attempts());
         // A letter that died under a former name is handled, and if need be dies, under the present one.
         let delivery = match delivery.consumer_shared() {
@@ -157,7 +157,7 @@ impl Handles for HandlerStack {
     }
 
     fn summary(&self) -> String {
-        let Shared { name, policy, .. } = &*self.shared;
+        let Inner { name, policy, .. } = &*self.shared;
         format!("{name}: {} attempts, {}", policy.max_attempts(), policy.backoff())
     }
 

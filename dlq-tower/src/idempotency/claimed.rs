@@ -7,7 +7,7 @@ use dlq_core::idempotency::{Idempotency, IdempotencyToken, Proof, Release};
 use dlq_core::{Delivery, StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 
-use super::layer::Shared;
+use super::layer::Inner;
 use crate::backoff::Growing;
 use crate::consumer::hand::Hand;
 use crate::retry;
@@ -57,7 +57,7 @@ fn released(setback: &Setback) -> Release {
 /// immediate store, else by a task of its own, which tells the store again while that is out for a while.
 #[derive(Debug)]
 pub(super) struct Claimed<I: Idempotency> {
-    shared: Arc<Shared<I>>,
+    shared: Arc<Inner<I>>,
     // None once it is settled; another may be taken in flight then.
     held: Option<Held>,
     owed: Owed,
@@ -87,7 +87,7 @@ impl Held {
 impl<I: Idempotency> Claimed<I> {
     /// The claim of a run of `delivery`, if it is for one.
     pub(super) fn new(
-        shared: Arc<Shared<I>>,
+        shared: Arc<Inner<I>>,
         token: IdempotencyToken,
         delivery: Option<&Delivery>,
     ) -> Self {
@@ -102,7 +102,7 @@ impl<I: Idempotency> Claimed<I> {
     #[inline]
     pub(super) fn hold<'a>(
         place: &'a mut Option<Self>,
-        shared: &Arc<Shared<I>>,
+        shared: &Arc<Inner<I>>,
         delivery: &Delivery,
         key: Bytes,
         proof: Proof,
@@ -200,7 +200,7 @@ impl<I: Idempotency> Claimed<I> {
 
 /// Returns the recorded state; `None` if the call has to be made again.
 async fn tell<I: Idempotency>(
-    shared: &Shared<I>,
+    shared: &Inner<I>,
     token: IdempotencyToken,
     owed: Owed,
 ) -> Option<bool> {
@@ -227,7 +227,7 @@ async fn tell<I: Idempotency>(
     }
 }
 
-impl<I> Shared<I> {
+impl<I> Inner<I> {
     /// Wakes those who wait for a key, unless its message is to be retried, which they would only get ahead of. The last
     /// failure of a message wakes them when its counts start over.
     #[inline]

@@ -10,7 +10,7 @@ use dlq_core::{Delivery, StoreError, StoreErrorKind};
 
 use super::answers::Answers;
 use super::claimed::{Claimed, Owed};
-use super::layer::Shared;
+use super::layer::Inner;
 use crate::catch_panic::discard;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -36,7 +36,7 @@ trait Keys: fmt::Debug + Send + Sync {
 }
 
 #[derive(Debug)]
-struct Kept<I>(Arc<Shared<I>>);
+struct Kept<I>(Arc<Inner<I>>);
 
 impl<I: Store> Keys for Kept<I> {
     fn purges_itself(&self) -> bool {
@@ -90,7 +90,7 @@ impl<I: Store> Keys for Kept<I> {
 }
 
 impl KeyJanitor {
-    pub(super) fn new<I: Store>(shared: Shared<I>) -> Self {
+    pub(super) fn new<I: Store>(shared: Inner<I>) -> Self {
         Self(Arc::new(Kept(Arc::new(shared))))
     }
 

@@ -16,7 +16,7 @@ use super::{Idempotency, KeyJanitor};
 type Key = Arc<dyn Fn(&Delivery) -> Option<Bytes> + Send + Sync>;
 
 /// State that every clone of one idempotent service shares.
-pub(super) struct Shared<I> {
+pub(super) struct Inner<I> {
     pub(super) store: Arc<I>,
     pub(super) key: Key,
     pub(super) consumer: Option<Arc<str>>,
@@ -31,7 +31,7 @@ pub(super) struct Shared<I> {
     pub(super) waiters: Waiters,
 }
 
-impl<I> Clone for Shared<I> {
+impl<I> Clone for Inner<I> {
     fn clone(&self) -> Self {
         Self {
             store: Arc::clone(&self.store),
@@ -48,7 +48,7 @@ impl<I> Clone for Shared<I> {
     }
 }
 
-impl<I: fmt::Debug> fmt::Debug for Shared<I> {
+impl<I: fmt::Debug> fmt::Debug for Inner<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("store", &self.store)
@@ -65,7 +65,7 @@ impl<I: fmt::Debug> fmt::Debug for Shared<I> {
 #[derive(Debug)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct IdempotencyLayer<I = BoxIdempotency> {
-    shared: Shared<I>,
+    shared: Inner<I>,
 }
 
 impl<I: Store> IdempotencyLayer<I> {
@@ -88,7 +88,7 @@ impl<I: Store> IdempotencyLayer<I> {
         // Closed from the start: it still takes tasks, and waiting for it ends whenever there is none.
         tasks.close();
         Self {
-            shared: Shared {
+            shared: Inner {
                 store,
                 key,
                 consumer: None,

@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::ResponseFuture;
 use super::claimed::{Claimed, Owed};
 use super::future::Waiting;
-use super::layer::Shared;
+use super::layer::Inner;
 use crate::backoff::Growing;
 use crate::catch_panic::failure_of;
 use crate::reuse::Reuse;
@@ -33,12 +33,12 @@ const LAST_ASK: Duration = Duration::from_secs(5);
 pub struct Idempotency<S, I = BoxIdempotency> {
     inner: S,
     // None where no message has a key.
-    shared: Option<Arc<Shared<I>>>,
+    shared: Option<Arc<Inner<I>>>,
 }
 
 impl<S, I> Idempotency<S, I> {
     #[inline]
-    pub(super) fn new(inner: S, shared: Arc<Shared<I>>) -> Self {
+    pub(super) fn new(inner: S, shared: Arc<Inner<I>>) -> Self {
         Self { inner, shared: Some(shared) }
     }
 
@@ -175,7 +175,7 @@ impl<S: Clone, I> Clone for Idempotency<S, I> {
 
 /// Runs the service inside for whoever holds the claim of `key`.
 async fn once<S, I>(
-    shared: Arc<Shared<I>>,
+    shared: Arc<Inner<I>>,
     mut service: S,
     delivery: Delivery,
     key: Bytes,
@@ -218,7 +218,7 @@ where
 /// until its letter is durable, or it would be run again when that cannot be written.
 const UNUSED: Owed = Owed::Release(Release::Unused);
 
-impl<I: Store> Shared<I> {
+impl<I: Store> Inner<I> {
     /// The outcome of a message whose key the store does not tell of.
     #[cold]
     fn no_answer(&self, consumer: &str, error: &StoreError) -> Result<Done, Setback> {

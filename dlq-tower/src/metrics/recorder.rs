@@ -18,11 +18,11 @@ const OTHER: &str = "other";
 /// Counts, with handles kept per subject. Clones count together.
 #[derive(Clone, Default)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 /// Subjects are only ever added, so that they are looked up without a lock.
-struct Shared {
+struct Inner {
     spread: RandomState,
     subjects: [Slot; SLOTS],
     known: AtomicUsize,
@@ -41,7 +41,7 @@ struct Known {
     next: Slot,
 }
 
-impl Default for Shared {
+impl Default for Inner {
     fn default() -> Self {
         let subjects = [const { Slot::new() }; SLOTS];
         let spread = RandomState::default();

@@ -18,7 +18,7 @@ use crate::stage::{GivenUp, InFlight, Postponed, Setback, Verdict};
 
 /// State that every clone of one retry service shares.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Inner {
     pub(super) policy: RetryPolicy,
     pub(super) consumer: Option<Arc<str>>,
     pub(super) slots: InProcessDelays,
@@ -36,7 +36,7 @@ pub(super) enum Step {
     Wait(Box<InFlight>),
 }
 
-impl Shared {
+impl Inner {
     pub(super) fn consumer(&self, delivery: &Delivery) -> Arc<str> {
         self.consumer.as_ref().unwrap_or(delivery.consumer_shared()).clone()
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower_service::Service;
 
-use super::decide::{Shared, Step};
+use super::decide::{Inner, Step};
 use super::in_process::{InProcessDelay, stopped};
 use super::service::unready;
 use crate::consumer::hand;
@@ -30,7 +30,7 @@ pin_project! {
         service: S,
         // The next attempt, or the one that runs. None once the verdict was given.
         delivery: Option<Delivery>,
-        shared: Arc<Shared>,
+        shared: Arc<Inner>,
         // None until an attempt has failed here.
         history: Option<History>,
         // It was logged that it waits for its key.
@@ -66,7 +66,7 @@ type Resuming = Pin<Box<dyn Future<Output = Result<(), Duration>> + Send>>;
 
 impl<S: Service<Delivery>> ResponseFuture<S> {
     #[inline]
-    fn new(service: S, delivery: Delivery, shared: Arc<Shared>, state: State<S::Future>) -> Self {
+    fn new(service: S, delivery: Delivery, shared: Arc<Inner>, state: State<S::Future>) -> Self {
         Self {
             service,
             delivery: Some(delivery),
@@ -82,19 +82,19 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
         verdict: Verdict,
         service: S,
         delivery: Delivery,
-        shared: Arc<Shared>,
+        shared: Arc<Inner>,
     ) -> Self {
         Self::new(service, delivery, shared, State::Decided { verdict: Some(verdict) })
     }
 
     #[inline]
-    pub(super) fn running(mut service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
+    pub(super) fn running(mut service: S, delivery: Delivery, shared: Arc<Inner>) -> Self {
         let state = State::Running { attempt: service.call(delivery.clone()) };
         Self::new(service, delivery, shared, state)
     }
 
     /// Handles `delivery` as soon as the service is ready, which need not be so now.
-    pub(super) fn waiting(service: S, delivery: Delivery, shared: Arc<Shared>) -> Self {
+    pub(super) fn waiting(service: S, delivery: Delivery, shared: Arc<Inner>) -> Self {
         let state = due(&shared, &delivery);
         Self::new(service, delivery, shared, state)
     }
@@ -144,7 +144,7 @@ impl<S: Service<Delivery>> ResponseFuture<S> {
 
 /// Returns the first state of a message whose service is not known to be ready.
 #[inline]
-fn due<F>(shared: &Shared, delivery: &Delivery) -> State<F> {
+fn due<F>(shared: &Inner, delivery: &Delivery) -> State<F> {
     match shared.refuse(delivery) {
         None => State::Waiting { slot: None, rest: None, rests: false },
         verdict => State::Decided { verdict },

@@ -4,7 +4,7 @@ use dlq_core::policy::RetryPolicy;
 use dlq_core::{SharedClock, SystemClock};
 use tower_layer::Layer;
 
-use super::decide::Shared;
+use super::decide::Inner;
 use super::{InProcessDelays, Retry};
 use crate::metrics::Recorder;
 
@@ -68,7 +68,7 @@ impl<S> Layer<S> for RetryLayer {
     type Service = Retry<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let shared = Shared {
+        let shared = Inner {
             policy: self.policy.clone(),
             consumer: self.consumer.clone(),
             slots: self.slots.clone(),

@@ -7,7 +7,7 @@ use dlq_core::Delivery;
 use tower_service::Service;
 
 use super::ResponseFuture;
-use super::decide::Shared;
+use super::decide::Inner;
 use crate::stage::{ClassifiedError, IsDone, Setback, Verdict};
 
 /// Time for which a message is deferred when the service inside cannot become ready.
@@ -17,14 +17,14 @@ const UNREADY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Retry<S> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     // Why `inner` could not become ready. This service itself cannot fail, so its next message is deferred instead.
     unready: Option<Verdict>,
 }
 
 impl<S> Retry<S> {
     #[inline]
-    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(inner: S, shared: Arc<Inner>) -> Self {
         Self { inner, shared, unready: None }
     }
 

@@ -5,7 +5,7 @@ use dlq_core::Delivery;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::service::Shared;
+use super::service::Inner;
 use super::table::Table;
 use super::{DEFAULT_NAME, Matcher, Router};
 use crate::handler::{
@@ -126,7 +126,7 @@ impl RouterBuilder {
             )));
         }
         let name = self.name;
-        Ok(Router::of(Shared { name, handlers: all, by_name, events, subjects, fallback }))
+        Ok(Router::of(Inner { name, handlers: all, by_name, events, subjects, fallback }))
     }
 }
 

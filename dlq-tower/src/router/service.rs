@@ -21,11 +21,11 @@ const ELSEWHERE: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 #[must_use = "a router does nothing until a consumer runs it"]
 pub struct Router {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Inner {
     pub(super) name: Arc<str>,
     pub(super) handlers: Vec<HandlerStack>,
     pub(super) by_name: HashMap<Arc<str>, usize>,
@@ -46,7 +46,7 @@ enum Taker<'a> {
 }
 
 impl Router {
-    pub(super) fn of(shared: Shared) -> Self {
+    pub(super) fn of(shared: Inner) -> Self {
         Self { shared: Arc::new(shared) }
     }
 
@@ -68,7 +68,7 @@ impl Router {
     }
 }
 
-impl Shared {
+impl Inner {
     fn taker(&self, delivery: &Delivery) -> Taker<'_> {
         let handler = |number: usize| Taker::Handler(&self.handlers[number]);
         if matches!(delivery.delivered_from(), DeliveredFrom::Store | DeliveredFrom::Retry) {

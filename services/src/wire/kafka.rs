@@ -116,7 +116,7 @@ pub fn quorum_leader(bootstrap: &str, patience: Duration) -> Result<i32, Error> 
     }
 }
 
-fn read_metadata(answer: &mut Answer) -> Option<Metadata> {
+fn read_metadata(answer: &mut Response) -> Option<Metadata> {
     let brokers = answer.array(|answer| {
         let (id, host, port) = (answer.int32()?, answer.string()?, answer.int32()?);
         let _rack = answer.string()?;
@@ -128,8 +128,8 @@ fn read_metadata(answer: &mut Answer) -> Option<Metadata> {
         let _internal = answer.take(1)?;
         let replicas = answer.array(|answer| {
             let (_error, _index, _leader) = (answer.int16()?, answer.int32()?, answer.int32()?);
-            let replicas = answer.array(Answer::int32)?;
-            let _in_sync = answer.array(Answer::int32)?;
+            let replicas = answer.array(Response::int32)?;
+            let _in_sync = answer.array(Response::int32)?;
             Some(replicas)
         })?;
         Some(Topic { name, error, replicas })
@@ -151,7 +151,7 @@ impl Call {
         Ok(Self { stream, key, version })
     }
 
-    fn ask(&mut self, body: &[u8]) -> Result<Answer, Error> {
+    fn ask(&mut self, body: &[u8]) -> Result<Response, Error> {
         const CORRELATION: [u8; 4] = *b"dlq?";
         const CLIENT: &[u8] = b"dlq-services";
         let mut request = Vec::new();
@@ -168,14 +168,14 @@ impl Call {
         if !answer.starts_with(&CORRELATION) {
             return Err(self.stream.unexpected("an answer to something else"));
         }
-        Ok(Answer(answer.split_off(CORRELATION.len()).into_iter()))
+        Ok(Response(answer.split_off(CORRELATION.len()).into_iter()))
     }
 }
 
 /// The bytes of an answer that were not read yet. Everything is `None` once they are too few.
-struct Answer(std::vec::IntoIter<u8>);
+struct Response(std::vec::IntoIter<u8>);
 
-impl Answer {
+impl Response {
     fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         (count <= self.0.len()).then(|| self.0.by_ref().take(count).collect())
     }

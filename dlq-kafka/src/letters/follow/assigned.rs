@@ -36,7 +36,7 @@ pub(super) struct Partition {
     /// Number of this assignment. Letters that were read in an earlier one are not committed any more.
     pub(super) epoch: u64,
     /// Once its commit was read.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<ReadPosition>,
     /// True if the client fetches the partition, because a record of it has come.
     pub(super) is_fetched: bool,
     /// True if the client has paused the partition, because nobody asks for records.
@@ -45,7 +45,7 @@ pub(super) struct Partition {
 
 /// Read position of a partition.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ReadPosition {
     /// Before this offset others may have read what was not confirmed.
     pub(super) again_until: i64,
     /// After what was yielded.
@@ -99,7 +99,7 @@ impl Partitions {
     }
 
     /// The place in a partition, while it is ours since then.
-    pub(super) fn place(&mut self, partition: i32, epoch: u64) -> Option<&mut Place> {
+    pub(super) fn place(&mut self, partition: i32, epoch: u64) -> Option<&mut ReadPosition> {
         let ours = self.ours.get_mut(&partition).filter(|ours| ours.epoch == epoch)?;
         ours.place.as_mut()
     }

@@ -4,7 +4,7 @@ use dlq_core::{StoreError, StoreErrorKind};
 use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
-use super::assigned::Place;
+use super::assigned::ReadPosition;
 use super::mark::{self, Mark};
 use super::member::{Done, Member};
 use super::{CONFIRMING, READING};
@@ -44,7 +44,7 @@ impl Member {
                 reach::watermarks(&self.consumer, &self.topic, partition).map_err(asked)?
             };
             let start = committed.unwrap_or(low);
-            let place = Place {
+            let place = ReadPosition {
                 again_until: if is_clean { i64::MIN } else { high },
                 yielded: start,
                 committed: start,
@@ -68,7 +68,7 @@ impl Member {
         Ok(())
     }
 
-    fn mark_of(&self, place: &Place, clean: bool) -> Mark {
+    fn mark_of(&self, place: &ReadPosition, clean: bool) -> Mark {
         Mark { store: self.store.clone(), confirmed: place.confirmed, clean }
     }
 

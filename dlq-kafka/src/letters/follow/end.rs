@@ -27,7 +27,7 @@ struct Span {
 }
 
 /// Parts of partitions, and whether each is without a record.
-type Found = Vec<(Span, bool)>;
+type Spans = Vec<(Span, bool)>;
 
 impl Member {
     /// Returns true if the group has confirmed every letter of the topic. If the remaining letters cannot be read,
@@ -86,7 +86,7 @@ impl Member {
 }
 
 /// Looks for records in these parts. What cannot be read is left out.
-fn find(brokers: &Brokers, spans: &[Span]) -> Result<Found, SetupError> {
+fn find(brokers: &Brokers, spans: &[Span]) -> Result<Spans, SetupError> {
     let consumer = looker(brokers, BYTES)?;
     let mut found = Vec::new();
     let place = |span: &Span| (Arc::clone(&span.topic), span.partition, Offset::Offset(span.from));

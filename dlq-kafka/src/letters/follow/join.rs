@@ -51,26 +51,26 @@ pub(super) fn join(
     let mut written = false;
     loop {
         match reach::of_group(&consumer, heard, &reading, read).map_err(for_store)? {
-            marks::Found::Mark(mark) if mark.store == store => break,
-            marks::Found::Mark(Mark { store: other, .. }) => {
+            marks::GroupOffsets::Mark(mark) if mark.store == store => break,
+            marks::GroupOffsets::Mark(Mark { store: other, .. }) => {
                 return conflict(format!(
                     "the letters of `{topic}` that group `{group}` reads go into {other}, asked was {store}; use that store, \
                      give another group, or delete the group: what the topic holds is then read again from its start"
                 ));
             }
-            marks::Found::Foreign => {
+            marks::GroupOffsets::Foreign => {
                 return conflict(format!(
                     "group `{group}` has offsets in `{topic}` that name no store: it is somebody else's, or its offsets \
                      were set by hand; give another group, or delete this one"
                 ));
             }
-            marks::Found::Nothing if written => {
+            marks::GroupOffsets::Nothing if written => {
                 return conflict(format!(
                     "group `{group}` is somebody else's: it has members, and no offsets in `{topic}` that name a store; \
                      give another group"
                 ));
             }
-            marks::Found::Nothing => {
+            marks::GroupOffsets::Nothing => {
                 written = true;
                 let mut first = TopicPartitionList::new();
                 for partition in &partitions {

@@ -139,10 +139,10 @@ impl<'a> Looking<'a> {
         let what = format!("read the offsets of group `{group}`");
         let ask = |patience| read(&own, self.topic, &self.partitions, patience);
         Ok(match reach::of_group(&own, own.context(), &what, ask)? {
-            Found::Mark(Mark { store, confirmed, .. }) => {
+            GroupOffsets::Mark(Mark { store, confirmed, .. }) => {
                 Some(IngestMark::new(group, store, confirmed))
             }
-            Found::Nothing | Found::Foreign => None,
+            GroupOffsets::Nothing | GroupOffsets::Foreign => None,
         })
     }
 }
@@ -156,7 +156,7 @@ pub(super) fn client(brokers: &Brokers, group: &str) -> Result<BaseConsumer<Hear
 }
 
 /// Content of a group's offsets.
-pub(super) enum Found {
+pub(super) enum GroupOffsets {
     Nothing,
     /// Offsets, but of nobody who follows.
     Foreign,
@@ -170,21 +170,21 @@ pub(super) fn read<C: ConsumerContext>(
     topic: &str,
     partitions: &[i32],
     patience: Duration,
-) -> KafkaResult<Found> {
+) -> KafkaResult<GroupOffsets> {
     let committed = consumer.committed_offsets(mark::all(topic, partitions), patience)?;
-    let mut found = Found::Nothing;
+    let mut found = GroupOffsets::Nothing;
     for element in committed.elements() {
         element.error()?;
         if mark::offset(&element).is_none() {
             continue;
         }
         found = match (Mark::read(&element), found) {
-            (Some(mark), Found::Mark(mut sum)) => {
+            (Some(mark), GroupOffsets::Mark(mut sum)) => {
                 sum.confirmed += mark.confirmed;
-                Found::Mark(sum)
+                GroupOffsets::Mark(sum)
             }
-            (Some(mark), _) => Found::Mark(mark),
-            (None, Found::Nothing) => Found::Foreign,
+            (Some(mark), _) => GroupOffsets::Mark(mark),
+            (None, GroupOffsets::Nothing) => GroupOffsets::Foreign,
             (None, found) => found,
         };
     }

@@ -36,11 +36,11 @@ const BYTES: usize = 16 * 1024 * 1024;
 
 /// Request to the thread.
 pub(super) enum Command {
-    Next { limit: usize, ends: bool, reply: Answer<Vec<Taken>> },
-    Confirm { done: Vec<Done>, reply: Answer<()> },
+    Next { limit: usize, ends: bool, reply: Reply<Vec<Taken>> },
+    Confirm { done: Vec<Done>, reply: Reply<()> },
 }
 
-pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// A record that was yielded.
 #[derive(Debug)]

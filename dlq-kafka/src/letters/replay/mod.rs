@@ -45,7 +45,7 @@ pub use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped, Sub
 pub(super) use readers::Way;
 
 use super::KafkaLetters;
-use super::picture::{Picture, Place};
+use super::picture::{LetterPosition, Picture};
 use super::send::KafkaTarget;
 
 /// For how long groups are asked. Each needs a connection of its own.
@@ -145,11 +145,11 @@ pub struct KafkaReplay {
 struct Agreed {
     picture: Arc<Picture>,
     /// The last place of a letter.
-    last: Option<Place>,
+    last: Option<LetterPosition>,
 }
 
 impl Agreed {
-    fn includes(&self, place: Place) -> bool {
+    fn includes(&self, place: LetterPosition) -> bool {
         let end = self.picture.seen.get(&place.partition).map_or(0, |bounds| bounds.end);
         place.offset < end && Some(place) <= self.last
     }

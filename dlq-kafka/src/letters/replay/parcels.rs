@@ -10,7 +10,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
 use super::super::ledger::{Ledger, Marks};
-use super::super::picture::{Place, Row};
+use super::super::picture::{LetterPosition, Row};
 use super::super::reading::Whole;
 use super::super::send::now;
 use super::Replayed;
@@ -78,7 +78,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let mut rows: Vec<&'a Row> = self.rows.iter().take(count).copied().collect();
         let letters = self.replay.letters.whole(&rows);
         let (mut letters, mut bytes) = (pin!(letters), 0);
-        let mut whole: HashMap<Place, Whole<'a>> = HashMap::new();
+        let mut whole: HashMap<LetterPosition, Whole<'a>> = HashMap::new();
         let mut is_all = true;
         while let Some(read) = letters.next().await {
             let (place, read) = read.map_err(|error| {

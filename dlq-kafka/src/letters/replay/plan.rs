@@ -5,7 +5,7 @@ use dlq_core::replay::{ReplayPlan, Selected, Skipped};
 use dlq_core::{Death, Filter, StoreError};
 use futures_util::{StreamExt as _, stream};
 
-use super::super::picture::{Picture, Place, Row};
+use super::super::picture::{LetterPosition, Picture, Row};
 use super::super::send::{KafkaTarget, Shipment};
 use super::{Agreed, KafkaReplay, readers, subscribers};
 use crate::dialect::{Gap, UNREADABLE_HEADERS};
@@ -84,7 +84,7 @@ impl KafkaReplay {
         &'a self,
         picture: &'a Picture,
         agreed: Option<Agreed>,
-    ) -> Result<(Shipment, Selected<'a, Place>), StoreError> {
+    ) -> Result<(Shipment, Selected<'a, LetterPosition>), StoreError> {
         if let Some(why) = picture.sent.refuses() {
             return Err(refused(why.to_owned()));
         }
@@ -157,7 +157,7 @@ impl KafkaReplay {
         shipment: &Shipment,
         picture: &'a Picture,
         agreed: Option<Agreed>,
-    ) -> Selected<'a, Place> {
+    ) -> Selected<'a, LetterPosition> {
         let is_agreed =
             |row: &&Row| agreed.as_ref().is_none_or(|agreed| agreed.includes(row.place));
         let rows = picture.matching(&self.filter).filter(is_agreed);
@@ -181,7 +181,7 @@ impl KafkaReplay {
     }
 
     /// Says of letters of other clusters how they can be sent.
-    fn note_strangers(&self, selected: &Selected<'_, Place>, notes: &mut Vec<String>) {
+    fn note_strangers(&self, selected: &Selected<'_, LetterPosition>, notes: &mut Vec<String>) {
         let here = self.letters.brokers().cluster();
         let mut strangers: BTreeMap<&str, u64> = BTreeMap::new();
         for (row, why) in &selected.skip {

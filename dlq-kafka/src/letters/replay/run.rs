@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::aside::{aside, leave};
 use super::super::ledger::{self, Keeps, Ledger, Marks, PATIENCE, random};
-use super::super::picture::{Place, Row};
+use super::super::picture::{LetterPosition, Row};
 use super::super::send::{Shipment, now};
 use super::super::sent::by_another;
 use super::parcels::{Parcel, next_time};
@@ -389,7 +389,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
 
     pub(super) fn tell(&mut self, row: &Row, outcome: ReplayOutcome) {
         self.report.count(&outcome);
-        let Place { partition, offset, .. } = row.place;
+        let LetterPosition { partition, offset, .. } = row.place;
         (self.tell)(&Replayed { id: row.letter.id, partition, offset, outcome });
     }
 }

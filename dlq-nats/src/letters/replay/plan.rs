@@ -16,7 +16,7 @@ use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::buckets;
 use crate::dispatch::{Dispatch, NO_HEADER, REPLAYING};
-use crate::home::Home;
+use crate::home::StreamDomain;
 use crate::inboxes::Inboxes;
 use crate::names::{is_subject, token};
 use crate::permissions;
@@ -196,7 +196,7 @@ impl NatsReplay {
                 }
             }
         }
-        let home = Home::find(context.clone(), &self.letters.stream.name).await;
+        let home = StreamDomain::find(context.clone(), &self.letters.stream.name).await;
         let dispatch = Dispatch {
             inboxes: Arc::new(Inboxes::new(home.clone())),
             home,

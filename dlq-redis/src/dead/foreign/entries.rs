@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::kind::Kind;
 use super::zset::{self, Member};
-use super::{ForeignLetters, Place, bullmq, chasquimq, dramatiq, entry_id, rq};
+use super::{EntryId, ForeignLetters, bullmq, chasquimq, dramatiq, entry_id, rq};
 use crate::client::{RedisError, RedisErrorKind};
 use crate::dead::entries::{before, millis};
 use crate::dead::letters::{READING, place_of};
@@ -30,7 +30,7 @@ const SMALL: usize = 512 * 1024;
 /// A dead job as it stands at the server.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) place: Place,
+    pub(super) place: EntryId,
     pub(super) stands: Stands,
     content: Content,
 }
@@ -42,7 +42,7 @@ pub(super) enum Stands {
 }
 
 impl Job {
-    pub(super) fn letter(&mut self) -> Option<(Place, &mut DeadLetter)> {
+    pub(super) fn letter(&mut self) -> Option<(EntryId, &mut DeadLetter)> {
         match &mut self.content {
             Content::Letter(letter) => Some((self.place, letter)),
             Content::Outline(_) | Content::Damaged(_) | Content::Foreign => None,
@@ -73,9 +73,9 @@ pub struct ForeignEntries {
 enum Cursor {
     Stream {
         pages: Pages,
-        after: Option<Place>,
+        after: Option<EntryId>,
         /// The last place that is wanted; `None` where there is no end.
-        to: Option<Place>,
+        to: Option<EntryId>,
     },
     Set {
         /// The rank at which reading begins, until it has.
@@ -86,7 +86,7 @@ enum Cursor {
         /// Number of jobs that are fetched at once.
         size: usize,
         /// Places that were yielded, where there is no end.
-        seen: Option<HashSet<Place>>,
+        seen: Option<HashSet<EntryId>>,
     },
 }
 
@@ -97,7 +97,7 @@ impl ForeignEntries {
         let from = range.from.first().map(place_of);
         let cursor = if letters.kind.is_stream() {
             let stands = scan::stands(client, key).await.map_err(failed)?;
-            let (entries, end) = stands.map_or((0, Place::default()), |at| (at.entries, at.last));
+            let (entries, end) = stands.map_or((0, EntryId::default()), |at| (at.entries, at.last));
             let mut from = from;
             if let Some(since) = range.since {
                 from = from.max(Some((millis(since), 0)));
@@ -287,12 +287,12 @@ impl ForeignLetters {
     }
 
     /// Fetches the jobs at these places, in their order; `None` where there is none any more.
-    pub(super) async fn jobs_at(&self, places: &[Place]) -> Result<Vec<Option<Job>>, StoreError> {
+    pub(super) async fn jobs_at(&self, places: &[EntryId]) -> Result<Vec<Option<Job>>, StoreError> {
         let failed = |error: RedisError| error.for_running_store(READING);
         let mut found: Vec<Option<Job>> = places.iter().map(|_| None).collect();
         if self.kind.is_stream() {
             for (places, found) in places.chunks(FIRST).zip(found.chunks_mut(FIRST)) {
-                let look = |place: &Place| {
+                let look = |place: &EntryId| {
                     let id = entry_id(*place);
                     let mut range = redis::cmd("XRANGE");
                     range.arg(&self.key).arg(&id).arg(&id);
@@ -323,9 +323,9 @@ impl ForeignLetters {
     }
 
     /// Finds the members at these places: those of a score are looked at until all were found.
-    async fn members_at(&self, places: &[Place]) -> Result<Vec<Option<Member>>, RedisError> {
+    async fn members_at(&self, places: &[EntryId]) -> Result<Vec<Option<Member>>, RedisError> {
         let mut found: Vec<Option<Member>> = places.iter().map(|_| None).collect();
-        let mut wanted: Vec<(Place, usize)> =
+        let mut wanted: Vec<(EntryId, usize)> =
             places.iter().enumerate().map(|(at, place)| (*place, at)).collect();
         wanted.sort_unstable();
         for group in wanted.chunk_by(|one, other| one.0.0 == other.0.0) {

@@ -50,7 +50,7 @@ use self::entries::Job;
 use self::kind::Kind;
 use super::ledger::Marked;
 use super::letters::{READING, place_of};
-use super::scan::{self, Place};
+use super::scan::{self, EntryId};
 use crate::client::{RedisClient, RedisError, as_array, as_int, as_text};
 use crate::consumer::wire;
 
@@ -226,7 +226,7 @@ impl ForeignLetters {
         }
     }
 
-    fn origin(&self, (first, second): Place) -> Origin {
+    fn origin(&self, (first, second): EntryId) -> Origin {
         Origin::new("redis", self.key.as_str(), dlq_core::Position::Pair(first, second))
     }
 
@@ -243,7 +243,7 @@ impl ForeignLetters {
         for jobs in jobs.chunks_mut(AT_ONCE) {
             let mut get = redis::cmd("HMGET");
             get.arg(self.ledger());
-            let mut letters: Vec<(Place, &mut DeadLetter)> =
+            let mut letters: Vec<(EntryId, &mut DeadLetter)> =
                 jobs.iter_mut().filter_map(Job::letter).collect();
             if letters.is_empty() {
                 continue;
@@ -300,7 +300,7 @@ impl Log for ForeignLetters {
     }
 
     async fn at(&self, places: Vec<Origin>) -> Result<Vec<Option<DeadLetter>>, StoreError> {
-        let places: Vec<Place> = places.iter().map(place_of).collect();
+        let places: Vec<EntryId> = places.iter().map(place_of).collect();
         let mut found = self.jobs_at(&places).await?;
         let letter =
             |job: &mut Option<Job>| job.as_mut()?.letter().map(|(_, letter)| letter.clone());
@@ -309,6 +309,6 @@ impl Log for ForeignLetters {
 }
 
 /// Writes the place of an entry of a stream as the server does.
-fn entry_id(place: Place) -> String {
+fn entry_id(place: EntryId) -> String {
     scan::id(place)
 }

@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::entries::{Job, Stands};
 use super::kind::Kind;
-use super::{Dialect, ForeignLetters, Place, chasquimq, entry_id, scripts};
+use super::{Dialect, EntryId, ForeignLetters, chasquimq, entry_id, scripts};
 use crate::client::{RedisError, RedisErrorKind, ScriptCall, as_array, as_text};
 use crate::dead::Replayed;
 use crate::dead::letters::place_of;
@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Time for which it goes on while the server takes nothing.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-type Row = reading::Row<Place>;
+type Row = reading::Row<EntryId>;
 
 /// Sends letters of another library back to the queue where they were born: those that match a filter, each once, whoever
 /// sends it and however often (G6).
@@ -64,7 +64,7 @@ pub struct ForeignReplay {
 }
 
 /// Answer of the server about one letter.
-enum Answer {
+enum SendOutcome {
     Done(ReplayOutcome),
     /// It was not taken, or nobody knows: the same call may be made again.
     Later(StoreError),
@@ -145,7 +145,7 @@ impl ForeignReplay {
         Ok(rows.map(row).collect())
     }
 
-    fn select<'a>(&self, rows: &'a [Row]) -> Selected<'a, Place> {
+    fn select<'a>(&self, rows: &'a [Row]) -> Selected<'a, EntryId> {
         // Copies of what was sent; who has sent it is not asked for.
         let sent: BTreeMap<Death, OperationId> = rows
             .iter()
@@ -206,8 +206,8 @@ impl ForeignReplay {
                 let answers = self.send(&open).await;
                 for (row, (entry, answer)) in open.into_iter().zip(answers) {
                     match answer {
-                        Answer::Done(outcome) => told(&mut report, row, entry, outcome),
-                        Answer::Later(error) => {
+                        SendOutcome::Done(outcome) => told(&mut report, row, entry, outcome),
+                        SendOutcome::Later(error) => {
                             late.get_or_insert(error);
                             again.push(row);
                         }
@@ -237,13 +237,15 @@ impl ForeignReplay {
     }
 
     /// Hands letters over, and returns what the server says of each.
-    async fn send(&self, rows: &[&Row]) -> Vec<(String, Answer)> {
+    async fn send(&self, rows: &[&Row]) -> Vec<(String, SendOutcome)> {
         let name = |row: &Row| entry_id(row.place);
         let later = |error: &StoreError| {
-            Answer::Later(StoreError::new(error.kind(), REPLAYING).with_detail(error.to_string()))
+            SendOutcome::Later(
+                StoreError::new(error.kind(), REPLAYING).with_detail(error.to_string()),
+            )
         };
         let all = |error: &StoreError| rows.iter().map(|row| (name(row), later(error))).collect();
-        let places: Vec<Place> = rows.iter().map(|row| row.place).collect();
+        let places: Vec<EntryId> = rows.iter().map(|row| row.place).collect();
         let jobs = match self.letters.jobs_at(&places).await {
             Ok(jobs) => jobs,
             Err(error) => return all(&error),
@@ -263,7 +265,7 @@ impl ForeignReplay {
                 }
                 None => {
                     let why = ReplayOutcome::Skipped(Skipped::NoOrigin);
-                    answers.push((entry, Some(Answer::Done(why))));
+                    answers.push((entry, Some(SendOutcome::Done(why))));
                 }
             }
         }
@@ -273,7 +275,7 @@ impl ForeignReplay {
         };
         let mut next = || match heard.next() {
             Some(answer) => self.answer(answer),
-            None => Answer::Later(StoreError::new(StoreErrorKind::Unexpected, REPLAYING)),
+            None => SendOutcome::Later(StoreError::new(StoreErrorKind::Unexpected, REPLAYING)),
         };
         answers
             .into_iter()
@@ -340,8 +342,8 @@ impl ForeignReplay {
         }
     }
 
-    fn answer(&self, answer: Result<Value, RedisError>) -> Answer {
-        let failed = |text: String| Answer::Done(ReplayOutcome::Failed(refused(text)));
+    fn answer(&self, answer: Result<Value, RedisError>) -> SendOutcome {
+        let failed = |text: String| SendOutcome::Done(ReplayOutcome::Failed(refused(text)));
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
@@ -349,8 +351,8 @@ impl ForeignReplay {
                     matches!(error.kind(), RedisErrorKind::WrongType | RedisErrorKind::Unexpected);
                 let error = error.for_running_store(REPLAYING);
                 return match is_its_own {
-                    true => Answer::Done(ReplayOutcome::Failed(error)),
-                    false => Answer::Later(error),
+                    true => SendOutcome::Done(ReplayOutcome::Failed(error)),
+                    false => SendOutcome::Later(error),
                 };
             }
         };
@@ -358,9 +360,9 @@ impl ForeignReplay {
             return failed("the server gave no answer to it".to_owned());
         };
         match as_text(what).as_deref() {
-            Some("added") => Answer::Done(ReplayOutcome::Sent),
-            Some("sent") => Answer::Done(ReplayOutcome::Skipped(Skipped::Sent)),
-            Some("gone") => Answer::Done(ReplayOutcome::Skipped(Skipped::Gone)),
+            Some("added") => SendOutcome::Done(ReplayOutcome::Sent),
+            Some("sent") => SendOutcome::Done(ReplayOutcome::Skipped(Skipped::Sent)),
+            Some("gone") => SendOutcome::Done(ReplayOutcome::Skipped(Skipped::Gone)),
             _ => failed(as_text(more).unwrap_or_default()),
         }
     }

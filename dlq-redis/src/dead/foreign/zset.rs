@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::Place;
+use super::EntryId;
 use crate::client::{RedisClient, RedisError, Script, as_array, as_int, as_text};
 use crate::consumer::wire::bytes;
 
@@ -19,7 +19,7 @@ pub(super) struct Member {
 
 impl Member {
     /// Its place among the others: the score, in the order of numbers, and a hash of its name.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> EntryId {
         let score = std::str::from_utf8(&self.score).ok();
         let score: f64 = score.and_then(|score| score.parse().ok()).unwrap_or(0.0);
         let bits = score.to_bits();
@@ -31,7 +31,7 @@ impl Member {
 }
 
 /// The score of a place.
-pub(super) fn score_of((ordered, _): Place) -> f64 {
+pub(super) fn score_of((ordered, _): EntryId) -> f64 {
     f64::from_bits(if ordered >> 63 == 1 { ordered & !(1 << 63) } else { !ordered })
 }
 

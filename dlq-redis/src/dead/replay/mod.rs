@@ -30,7 +30,7 @@ use dlq_core::{Filter, LetterId, OperationId};
 
 use super::RedisLetters;
 use super::ledger::Marked;
-use super::scan::{Place, Stands};
+use super::scan::{EntryId, Stands};
 use crate::consumer::wire::Fields;
 
 /// Time for which a replay that has died is waited for.
@@ -38,7 +38,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const REPLAYING: &str = "send dead letters back";
 
 /// A letter and its place.
-type Row = reading::Row<Place>;
+type Row = reading::Row<EntryId>;
 
 /// The place that letters are sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ struct Picture {
 #[derive(Clone, Debug)]
 struct Agreed {
     /// The last place of a letter that was looked at.
-    last: Place,
+    last: EntryId,
     picture: Arc<Picture>,
 }
 

@@ -112,7 +112,7 @@ impl RedisReplay {
         &self,
         picture: &'a Picture,
         agreed: Option<&Agreed>,
-    ) -> Selected<'a, super::Place> {
+    ) -> Selected<'a, super::EntryId> {
         let pairs = picture.rows.iter().zip(&picture.marks);
         let sent: BTreeMap<Death, OperationId> = pairs
             .filter_map(|(row, mark)| Some((row.letter.death(), mark.as_ref()?.operation)))

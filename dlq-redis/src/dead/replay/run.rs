@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Answer of the server about one letter.
-enum Answer {
+enum SendOutcome {
     Done(ReplayOutcome),
     /// It was not taken, or nobody knows: the same call may be made again.
     Later(StoreError),
@@ -92,12 +92,12 @@ impl RedisReplay {
                 let mut again = Vec::new();
                 for (row, answer) in open.into_iter().zip(answers) {
                     match answer {
-                        Answer::Done(outcome) => told(&mut report, row, outcome),
-                        Answer::Later(error) => {
+                        SendOutcome::Done(outcome) => told(&mut report, row, outcome),
+                        SendOutcome::Later(error) => {
                             late.get_or_insert((error, false));
                             again.push(row);
                         }
-                        Answer::Kept(error) => {
+                        SendOutcome::Kept(error) => {
                             late = Some((error, true));
                             again.push(row);
                         }
@@ -152,8 +152,8 @@ impl RedisReplay {
     }
 
     /// Hands letters over, and returns what the server says of each.
-    async fn send(&self, rows: &[&Row], me: &str) -> Vec<Answer> {
-        let later = |error: &StoreError| Answer::Later(again(error));
+    async fn send(&self, rows: &[&Row], me: &str) -> Vec<SendOutcome> {
+        let later = |error: &StoreError| SendOutcome::Later(again(error));
         let whole = match self.whole(rows).await {
             Ok(whole) => whole,
             Err(error) => return rows.iter().map(|_| later(&error)).collect(),
@@ -161,7 +161,7 @@ impl RedisReplay {
         let (mut calls, mut answers) = (Vec::new(), Vec::new());
         for (row, letter) in rows.iter().zip(whole) {
             let Some(letter) = letter else {
-                answers.push(Some(Answer::Done(ReplayOutcome::Skipped(Skipped::Gone))));
+                answers.push(Some(SendOutcome::Done(ReplayOutcome::Skipped(Skipped::Gone))));
                 continue;
             };
             match self.call(row, &letter, me) {
@@ -169,7 +169,7 @@ impl RedisReplay {
                     calls.push(call);
                     answers.push(None);
                 }
-                Err(error) => answers.push(Some(Answer::Done(ReplayOutcome::Failed(error)))),
+                Err(error) => answers.push(Some(SendOutcome::Done(ReplayOutcome::Failed(error)))),
             }
         }
         let mut heard = match self.scripts(&calls).await {
@@ -242,7 +242,7 @@ impl RedisReplay {
         Ok(values.into_iter().fold(call, ScriptCall::arg))
     }
 
-    fn answer(&self, answer: Result<Value, RedisError>) -> Answer {
+    fn answer(&self, answer: Result<Value, RedisError>) -> SendOutcome {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
@@ -250,24 +250,28 @@ impl RedisReplay {
                     matches!(error.kind(), RedisErrorKind::WrongType | RedisErrorKind::Unexpected);
                 let error = error.for_running_store(REPLAYING);
                 return match is_its_own {
-                    true => Answer::Done(ReplayOutcome::Failed(error)),
-                    false => Answer::Later(error),
+                    true => SendOutcome::Done(ReplayOutcome::Failed(error)),
+                    false => SendOutcome::Later(error),
                 };
             }
         };
         let [what, more] = as_array(&answer) else {
-            return Answer::Done(ReplayOutcome::Failed(refused("the server gave no answer to it")));
+            return SendOutcome::Done(ReplayOutcome::Failed(refused(
+                "the server gave no answer to it",
+            )));
         };
         let more = as_text(more).unwrap_or_default();
         match as_text(what).as_deref() {
-            Some("added") => Answer::Done(ReplayOutcome::Sent),
+            Some("added") => SendOutcome::Done(ReplayOutcome::Sent),
             // Nobody else has this operation: its answer was lost.
             Some("sent") if more == self.rules.operation.to_string() => {
-                Answer::Done(ReplayOutcome::Sent)
+                SendOutcome::Done(ReplayOutcome::Sent)
             }
-            Some("sent") => Answer::Done(ReplayOutcome::Skipped(Skipped::Sent)),
-            Some("kept") => Answer::Kept(refused(super::plan::kept(self.letters.stream(), &more))),
-            _ => Answer::Done(ReplayOutcome::Failed(refused(format!(
+            Some("sent") => SendOutcome::Done(ReplayOutcome::Skipped(Skipped::Sent)),
+            Some("kept") => {
+                SendOutcome::Kept(refused(super::plan::kept(self.letters.stream(), &more)))
+            }
+            _ => SendOutcome::Done(ReplayOutcome::Failed(refused(format!(
                 "its stream is {more}; create it with its consumer group, or name another"
             )))),
         }

@@ -3,11 +3,11 @@
 use dlq_core::log::{Content, Log as _, Range};
 use dlq_redis::foreign::ForeignLetters;
 
-use super::{Place, entries};
+use super::{ForeignServer, entries};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_content_is_read_and_kept() {
-    let Some(place) = Place::with("").await else { return };
+    let Some(place) = ForeignServer::with("").await else { return };
     let deep = "[".repeat(200_000);
     let values: [&[u8]; 8] = [
         b"",
@@ -114,7 +114,7 @@ async fn hostile_content_is_read_and_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_of_somebody_else_are_passed_over() {
-    let Some(place) = Place::with("").await else { return };
+    let Some(place) = ForeignServer::with("").await else { return };
     place.words("XADD {chasqui:q}:dlq * type paid").await;
     place.words("XADD {chasqui:q}:dlq * source_id 1-1 reason malformed").await;
     place.words("ZADD dramatiq:q.XQ 5 gone").await;
@@ -133,7 +133,7 @@ async fn entries_of_somebody_else_are_passed_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_not_there_or_of_another_type_is_named() {
-    let Some(place) = Place::with("").await else { return };
+    let Some(place) = ForeignServer::with("").await else { return };
     let error = place.letters("chasqui:emails").read(Range::all()).await.unwrap_err();
     assert!(error.to_string().contains("there is no `{chasqui:emails}:dlq`"), "{error}");
     place.words("SET rq:failed:q text").await;

@@ -3,7 +3,7 @@
 use dlq_core::{DeadLetter, Resolution, Status};
 use dlq_redis::foreign::event_dlq::{BadMessage, EventDlq};
 
-use super::{EVENT_DLQ, Place};
+use super::{EVENT_DLQ, ForeignServer};
 
 async fn read(mut store: EventDlq) -> (Vec<DeadLetter>, Vec<BadMessage>) {
     let (mut letters, mut bad) = (Vec::new(), Vec::new());
@@ -20,7 +20,7 @@ async fn read(mut store: EventDlq) -> (Vec<DeadLetter>, Vec<BadMessage>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_message_of_event_dlq_is_a_letter() {
-    let Some(place) = Place::with(EVENT_DLQ).await else { return };
+    let Some(place) = ForeignServer::with(EVENT_DLQ).await else { return };
     let before = place.dump().await;
     let store = EventDlq::open(&place.client, "dlq:").await.unwrap();
     assert_eq!(store.count().await.unwrap(), 4);
@@ -56,7 +56,7 @@ async fn every_message_of_event_dlq_is_a_letter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_cannot_be_read_are_named_and_the_others_are_read() {
-    let Some(place) = Place::with(EVENT_DLQ).await else { return };
+    let Some(place) = ForeignServer::with(EVENT_DLQ).await else { return };
     place.words("ZADD dlq:by_time 1 gone 2 kind 3 time 4 event 5 odd").await;
     place.words("SET dlq:msg:kind text").await;
     place.words("HSET dlq:msg:time id time event_name e created_at soon").await;
@@ -79,7 +79,7 @@ async fn messages_that_cannot_be_read_are_named_and_the_others_are_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefix_without_a_store_is_named() {
-    let Some(place) = Place::with("").await else { return };
+    let Some(place) = ForeignServer::with("").await else { return };
     let error = EventDlq::open(&place.client, "dlq").await.unwrap_err();
     assert!(error.to_string().contains("there is no `dlqby_time`"), "{error}");
     place.words("SET dlq:by_time text").await;

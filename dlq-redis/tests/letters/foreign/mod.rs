@@ -25,13 +25,13 @@ pub(crate) const DRAMATIQ: &str = include_str!("dramatiq.jsonl");
 pub(crate) const EVENT_DLQ: &str = include_str!("event_dlq.jsonl");
 
 /// A server of its own, with what a library wrote.
-pub(crate) struct Place {
+pub(crate) struct ForeignServer {
     server: Running,
     pub(crate) client: RedisClient,
     raw: MultiplexedConnection,
 }
 
-impl Place {
+impl ForeignServer {
     pub(crate) async fn with(fixture: &str) -> Option<Self> {
         let server = block_in_place(|| {
             or_skip(Service::Redis, ensure_installed(Service::Redis)).ok()?;

@@ -4,7 +4,7 @@ use dlq_core::log::{Content, Log as _, Range};
 use dlq_core::store::Letters as _;
 use dlq_core::{Cause, DeadLetter, ErrorClass, Order, PageRequest, Reason};
 
-use super::{BULLMQ, CHASQUIMQ, DRAMATIQ, Place, RQ, all, entries, everything, reading};
+use super::{BULLMQ, CHASQUIMQ, DRAMATIQ, ForeignServer, RQ, all, entries, everything, reading};
 
 const DEAD: &str = "{chasqui:emails}:dlq";
 
@@ -26,7 +26,7 @@ fn of_id<'a>(letters: &'a [DeadLetter], id: &str) -> &'a DeadLetter {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chasquimq_says_why_by_a_word_and_how_often_in_its_envelope() {
-    let Some(place) = Place::with(CHASQUIMQ).await else { return };
+    let Some(place) = ForeignServer::with(CHASQUIMQ).await else { return };
     let letters = all(&place.letters("chasqui:emails")).await;
     assert_eq!(letters.len(), 7);
     let exhausted = (Reason::Exhausted, ErrorClass::Transient, None);
@@ -70,7 +70,7 @@ async fn chasquimq_says_why_by_a_word_and_how_often_in_its_envelope() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chasquimq_reasons_are_read_as_documented_too() {
-    let Some(place) = Place::with("").await else { return };
+    let Some(place) = ForeignServer::with("").await else { return };
     let reasons = [
         ("decode_failed", Some(Cause::Decode), Reason::Permanent),
         ("decode_fail", Some(Cause::Decode), Reason::Permanent),
@@ -103,7 +103,7 @@ async fn chasquimq_reasons_are_read_as_documented_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bullmq_says_how_often_and_with_which_errors() {
-    let Some(place) = Place::with(BULLMQ).await else { return };
+    let Some(place) = ForeignServer::with(BULLMQ).await else { return };
     let letters = all(&place.letters("bull:mail:failed")).await;
     let tried = named(&letters, "charge");
     assert_eq!(verdict(tried), (Reason::Exhausted, ErrorClass::Transient, Some(Cause::Error), 2));
@@ -134,7 +134,7 @@ async fn bullmq_says_how_often_and_with_which_errors() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_of_bullmq_that_has_gone_is_damaged() {
-    let Some(place) = Place::with(BULLMQ).await else { return };
+    let Some(place) = ForeignServer::with(BULLMQ).await else { return };
     place.words("DEL bull:mail:1").await;
     place.words("DEL bull:mail:2").await;
     place.words("SET bull:mail:2 text").await;
@@ -154,7 +154,7 @@ async fn a_job_of_bullmq_that_has_gone_is_damaged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rq_keeps_its_pickle_and_shows_its_traceback() {
-    let Some(place) = Place::with(RQ).await else { return };
+    let Some(place) = ForeignServer::with(RQ).await else { return };
     let letters = all(&place.letters("rq:failed:mail")).await;
     assert_eq!(letters.len(), 3);
     for letter in &letters {
@@ -186,7 +186,7 @@ async fn rq_keeps_its_pickle_and_shows_its_traceback() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dramatiq_keeps_its_message_whole() {
-    let Some(place) = Place::with(DRAMATIQ).await else { return };
+    let Some(place) = ForeignServer::with(DRAMATIQ).await else { return };
     let letters = all(&place.letters("dramatiq:mail.XQ")).await;
     assert_eq!(letters.len(), 4);
     let tried: Vec<_> = letters.iter().filter(|one| one.message.event() == Some("boom")).collect();
@@ -209,7 +209,7 @@ async fn dramatiq_keeps_its_message_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn letters_are_grouped_by_their_errors() {
-    let Some(place) = Place::with(DRAMATIQ).await else { return };
+    let Some(place) = ForeignServer::with(DRAMATIQ).await else { return };
     let letters = reading(&place.letters("dramatiq:mail.XQ")).await;
     let groups = letters.groups(everything(), 10).await.unwrap();
     let counts: Vec<_> =
@@ -222,7 +222,7 @@ async fn letters_are_grouped_by_their_errors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_leaves_every_key_as_it_was() {
     let fixture = [CHASQUIMQ, BULLMQ, RQ, DRAMATIQ].concat();
-    let Some(place) = Place::with(&fixture).await else { return };
+    let Some(place) = ForeignServer::with(&fixture).await else { return };
     let before = place.dump().await;
     assert!(before.0.len() > 15);
     for key in ["chasqui:emails", "bull:mail:failed", "rq:failed:mail", "dramatiq:mail.XQ"] {
@@ -246,7 +246,7 @@ async fn reading_leaves_every_key_as_it_was() {
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_a_page_is_read_both_ways() {
     const LETTERS: usize = 1_500;
-    let Some(place) = Place::with("").await else { return };
+    let Some(place) = ForeignServer::with("").await else { return };
     let payload = "x".repeat(2_000);
     for number in 0..LETTERS {
         let id = number.to_string();
@@ -325,7 +325,7 @@ async fn more_than_a_page_is_read_both_ways() {
 async fn members_that_go_meanwhile_hide_no_others() {
     use dlq_core::log::Entries as _;
 
-    let Some(place) = Place::with("").await else { return };
+    let Some(place) = ForeignServer::with("").await else { return };
     for number in 0..1_200 {
         let score = if number < 900 { 5 } else { 6 };
         place.words(&format!("ZADD bull:q:failed {score} {number:04}")).await;

@@ -8,7 +8,7 @@ use dlq_core::store::Letters as _;
 use dlq_core::{Filter, OperationId, StoreErrorKind};
 use dlq_redis::foreign::{ForeignLetters, ForeignReplay};
 
-use super::{BULLMQ, CHASQUIMQ, DRAMATIQ, Place, RQ, all, everything, reading};
+use super::{BULLMQ, CHASQUIMQ, DRAMATIQ, ForeignServer, RQ, all, everything, reading};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -34,14 +34,14 @@ async fn sent(replay: &ForeignReplay) -> (u64, Vec<(Skipped, u64)>, Vec<String>)
     (report.sent, report.skipped.into_iter().collect(), failed)
 }
 
-async fn stream(place: &Place) -> Vec<Fields> {
+async fn stream(place: &ForeignServer) -> Vec<Fields> {
     let all = place.words(&format!("XRANGE {STREAM} - +")).await;
     let all: Vec<(String, Fields)> = redis::from_redis_value(all).unwrap();
     all.into_iter().map(|(_, fields)| fields).collect()
 }
 
-async fn chasquimq() -> Option<Place> {
-    let place = Place::with(CHASQUIMQ).await?;
+async fn chasquimq() -> Option<ForeignServer> {
+    let place = ForeignServer::with(CHASQUIMQ).await?;
     place.words(&format!("XGROUP CREATE {STREAM} default 0 MKSTREAM")).await;
     Some(place)
 }
@@ -235,7 +235,7 @@ async fn g6_killed_at_any_step_it_sends_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_written_leaves_the_letter_where_it_is() {
-    let Some(place) = Place::with(CHASQUIMQ).await else { return };
+    let Some(place) = ForeignServer::with(CHASQUIMQ).await else { return };
     let letters = place.letters("chasqui:emails");
     let before = place.dump().await;
     let (count, _, failed) = sent(&replay(&letters, 1)).await;
@@ -271,7 +271,7 @@ async fn what_was_sent_is_known_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_jobs_of_bullmq_go_where_its_own_retry_puts_them() {
-    let Some(place) = Place::with(BULLMQ).await else { return };
+    let Some(place) = ForeignServer::with(BULLMQ).await else { return };
     let letters = place.letters("bull:mail:failed");
     let (count, _, failed) = sent(&replay(&letters, 1)).await;
     assert_eq!(count, 6, "{failed:?}");
@@ -312,7 +312,7 @@ async fn g6_jobs_of_bullmq_go_where_its_own_retry_puts_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_of_bullmq_of_which_too_little_is_known_is_left_alone() {
-    let Some(place) = Place::with(BULLMQ).await else { return };
+    let Some(place) = ForeignServer::with(BULLMQ).await else { return };
     let letters = place.letters("bull:mail:failed");
     for (change, why) in [
         ("HDEL bull:mail:meta version", "does not say that BullMQ 6"),
@@ -336,7 +336,7 @@ async fn a_queue_of_bullmq_of_which_too_little_is_known_is_left_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_messages_of_dramatiq_go_where_its_broker_puts_them() {
-    let Some(place) = Place::with(DRAMATIQ).await else { return };
+    let Some(place) = ForeignServer::with(DRAMATIQ).await else { return };
     let letters = place.letters("dramatiq:mail.XQ");
     let before = all(&letters).await;
     // One that names another queue, and one that is no message.
@@ -375,7 +375,7 @@ async fn g6_messages_of_dramatiq_go_where_its_broker_puts_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rq_is_named_with_what_to_use() {
-    let Some(place) = Place::with(RQ).await else { return };
+    let Some(place) = ForeignServer::with(RQ).await else { return };
     let before = place.dump().await;
     {
         let letters = place.letters("rq:failed:mail");

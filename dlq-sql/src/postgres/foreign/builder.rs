@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 use super::super::codec::Fields;
 use super::super::query::Query;
 use super::super::silence::Patience;
-use super::catalogue::{self, Found, Listed};
+use super::catalogue::{self, FoundTable, Listed};
 use super::field::Shape;
 use super::letter::{Column, Kind, Reader};
 use super::{Field, ForeignColumn, ForeignTable, Meaning, Paging, select};
@@ -195,7 +195,7 @@ impl ForeignBuilder {
     }
 
     /// Returns the meaning of each column, and the shape by which it is known.
-    fn columns(&self, found: &Found) -> Result<(Vec<Column>, Option<&'static str>)> {
+    fn columns(&self, found: &FoundTable) -> Result<(Vec<Column>, Option<&'static str>)> {
         let invalid = |detail: String| Fault::new(StoreErrorKind::InvalidConfig, detail);
         let names: Vec<&str> = found.columns.iter().map(|column| &*column.name).collect();
         let has = |name: &str| names.contains(&name);

@@ -9,7 +9,7 @@ use crate::error::{Fault, Result};
 use crate::values::Take as _;
 
 /// A table, found.
-pub(super) struct Found {
+pub(super) struct FoundTable {
     pub(super) schema: String,
     pub(super) table: String,
     pub(super) columns: Vec<Listed>,
@@ -26,7 +26,7 @@ pub(super) struct Listed {
     pub(super) base: String,
 }
 
-pub(super) async fn find(conn: &mut PgConnection, name: &str) -> Result<Found> {
+pub(super) async fn find(conn: &mut PgConnection, name: &str) -> Result<FoundTable> {
     let place = Query::new(
         "SELECT n.nspname::text, c.relname::text, c.relkind::text, c.oid::bigint, \
          c.relkind = 'r' AND c.relhassubclass \
@@ -62,7 +62,7 @@ pub(super) async fn find(conn: &mut PgConnection, name: &str) -> Result<Found> {
     let columns = columns(conn, oid).await?;
     // Rows of tables that inherit from it may have the same key.
     let key = if has_children { Vec::new() } else { key(conn, oid, &columns).await? };
-    Ok(Found { schema, table, columns, key })
+    Ok(FoundTable { schema, table, columns, key })
 }
 
 fn missing(name: &str) -> String {
