@@ -19,8 +19,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::looker::{Seen, looker, read_at};
 use crate::shared::{SourceState, lock};
+use crate::side_reader::{Seen, looker, read_at};
 
 /// Interval of checks while something is blocked.
 const AGAIN: Duration = Duration::from_secs(3);

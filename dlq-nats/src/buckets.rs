@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::bounds;
 use crate::difference::{Differences, word};
 use crate::error::{SetupError, answer};
-use crate::patience::asked;
+use crate::no_leader::asked;
 use crate::permissions::{self, unanswered};
 use crate::publish::is_too_large;
 use crate::streams;

@@ -12,8 +12,8 @@ use dlq_core::protocol::names::REPLAY_ORIGINAL_ERROR;
 use dlq_core::protocol::{Replay, of_replay, of_replay_to_handler};
 use dlq_core::{BindingKey, DeadLetter, StoreError, StoreErrorKind, SystemClock};
 
+use crate::domain::StreamDomain;
 use crate::error::answer;
-use crate::home::StreamDomain;
 use crate::inboxes::{Inboxes, Publication};
 use crate::permissions::unanswered;
 use crate::publish::{is_too_large, unwritable};

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use crate::home::{StreamDomain, Word};
+use crate::domain::{StreamDomain, Word};
 
 /// A message that a stream is to keep.
 #[derive(Debug)]

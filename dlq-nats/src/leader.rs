@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::lines;
-use crate::patience::asked;
+use crate::no_leader::asked;
 use crate::permissions::unanswered;
 use crate::wire;
 

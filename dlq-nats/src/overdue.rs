@@ -7,9 +7,9 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use dlq_core::{SharedClock, StoreError, Timestamp, TransportError, TransportErrorKind};
 
-use crate::home::StreamDomain;
+use crate::domain::StreamDomain;
 use crate::leader::{self, Kept, Which};
-use crate::looks::LeaseCheck;
+use crate::lease_check::LeaseCheck;
 use crate::publish::rewrite;
 
 const OPERATION: &str = "write an overdue retry record anew";

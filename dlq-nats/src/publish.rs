@@ -20,8 +20,8 @@ use bytes::{Bytes, BytesMut};
 use dlq_core::protocol::Ours;
 use dlq_core::{BoxError, Headers, Message, StoreError, StoreErrorKind};
 
+use crate::domain::StreamDomain;
 use crate::error::answer;
-use crate::home::StreamDomain;
 use crate::leader::Kept;
 use crate::permissions::{ENDED, has_ended, read_from, unanswered};
 use crate::sink::WRITE;

@@ -11,14 +11,14 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cuts::{self, UnreadableSearch};
 use crate::durable::Durable;
+use crate::empty_requests::EmptyRequests;
 use crate::error::{SetupError, unavailable};
+use crate::message_meta::MessageMeta;
 use crate::overdue::Overdue;
 use crate::permissions::{ENDED, has_ended};
-use crate::place::MessageMeta;
 use crate::ready::{Fetched, Ready};
-use crate::vain::EmptyRequests;
+use crate::unreadable::{self, UnreadableSearch};
 
 /// Time for which the server keeps a request that it cannot fill.
 pub(crate) const EXPIRES: Duration = Duration::from_secs(30);
@@ -194,7 +194,7 @@ impl Puller {
                 "a message has a header that the client cannot read, and breaks the connection each time that it is handed \
                  out: it is given up; mend its producer"
             );
-            let reply = cuts::reply(&self.durable, kept.sequence).into();
+            let reply = unreadable::reply(&self.durable, kept.sequence).into();
             self.ready.push_unreadable(kept, reply, self.durable.of.name(), held);
         }
         if self.connects > 0 {

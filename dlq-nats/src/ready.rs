@@ -8,11 +8,11 @@ use async_nats::{Client, Message, Subject};
 use dlq_core::{Headers, TransportError};
 use tokio::time::Instant;
 
-use crate::cuts::Held;
 use crate::error::unavailable;
 use crate::leader::Kept;
-use crate::place::MessageMeta;
+use crate::message_meta::MessageMeta;
 use crate::settle::{PROGRESS, nak};
+use crate::unreadable::Held;
 
 /// When it is said again that a lease is to begin anew, at most.
 const AGAIN: Duration = Duration::from_secs(1);

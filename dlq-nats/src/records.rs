@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
 use crate::leader::{self, Which};
-use crate::place::MessageMeta;
+use crate::message_meta::MessageMeta;
 use crate::publish::{Whole, receive};
 use crate::pull::Puller;
 use crate::ready::Fetched;

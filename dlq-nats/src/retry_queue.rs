@@ -4,7 +4,7 @@ use async_nats::jetstream::stream::Config;
 use dlq_core::protocol::{Ours, of_delayed_retry};
 use dlq_core::{Binding, DeadLetter, DelayedRetry, RetryQueue, SharedClock, StoreError};
 
-use crate::home::StreamDomain;
+use crate::domain::StreamDomain;
 use crate::names::{tail, token};
 use crate::publish::{Outgoing, send};
 use crate::streams::RetryStream;

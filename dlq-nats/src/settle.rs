@@ -10,8 +10,8 @@ use dlq_core::{Disposition, Settle, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep};
 
 use crate::acks::Acks;
-use crate::cuts::Held;
 use crate::error::unavailable;
+use crate::unreadable::Held;
 
 /// Time limit of one request to the server.
 const WORD: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use dlq_core::store::Receipt;
 use dlq_core::{Binding, DeadLetter, Sink, StoreError, StoreErrorKind};
 
 use crate::dispatch::CONSUMER;
-use crate::home::StreamDomain;
+use crate::domain::StreamDomain;
 use crate::inboxes::{Heard, Inboxes, Publication};
 use crate::jetstream::JetStream;
 use crate::names::tail;

@@ -10,7 +10,7 @@ use dlq_core::{
     Ordering, Origin, Position, Recipients, SharedClock, Source, TransportError,
 };
 
-use crate::place::MessageMeta;
+use crate::message_meta::MessageMeta;
 use crate::pull::Puller;
 use crate::ready::Fetched;
 use crate::records::Records;

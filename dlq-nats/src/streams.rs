@@ -14,7 +14,7 @@ use crate::bounds;
 use crate::difference::{Differences, word};
 use crate::error::SetupError;
 use crate::names::{tail, token};
-use crate::patience::asked;
+use crate::no_leader::asked;
 use crate::permissions::unanswered;
 use crate::router::{MAX_DELIVERIES, TERMINATED};
 

@@ -6,9 +6,9 @@ use dlq_core::{
     StoreError, SystemClock, Transport, TransportError,
 };
 
+use crate::domain::StreamDomain;
 use crate::durable::{Durable, Of};
 use crate::error::SetupError;
-use crate::home::StreamDomain;
 use crate::jetstream::JetStream;
 use crate::marks::NatsCrashMarks;
 use crate::names::token;

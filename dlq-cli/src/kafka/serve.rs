@@ -18,7 +18,7 @@ const GROUPS: Duration = Duration::from_secs(60);
 /// A topic of dead letters, and the groups whose lag is asked for.
 pub(crate) struct Measured {
     broker: Broker,
-    extent: QueueDepthReader,
+    queue_depth: QueueDepthReader,
     /// Lags by the name of the group.
     lags: BTreeMap<String, KafkaLag>,
     /// When it was known last which groups take letters into a store.
@@ -47,8 +47,8 @@ impl Measured {
             (group, lag)
         };
         let lags = topics.into_iter().map(lag).collect();
-        let extent = broker.letters(&AtKafkaArgs::default()).extent();
-        Ok(Self { broker, extent, lags, known: None })
+        let queue_depth = broker.letters(&AtKafkaArgs::default()).queue_depth();
+        Ok(Self { broker, queue_depth, lags, known: None })
     }
 }
 
@@ -56,7 +56,7 @@ impl Measure for Measured {
     async fn measure(&mut self) -> Result<QueueDepth, CliError> {
         let Broker { brokers, topic, .. } = &self.broker;
         let failed = |error| self.broker.failed(error);
-        let found = self.extent.read().await.map_err(failed)?;
+        let found = self.queue_depth.read().await.map_err(failed)?;
         if self.known.is_none_or(|at| at.elapsed() >= GROUPS) {
             let log = self.broker.log();
             let marks = log.marks().await;

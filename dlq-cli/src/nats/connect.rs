@@ -234,7 +234,7 @@ impl Broker {
     }
 
     /// Returns the numbers of messages and bytes in the stream of dead letters.
-    pub(super) async fn extent(&self) -> Result<(u64, u64), CliError> {
+    pub(super) async fn queue_depth(&self) -> Result<(u64, u64), CliError> {
         let stream = self.context.get_stream(&self.stream).await;
         let stream = stream
             .map_err(|error| CliError::failed(format!("{}: {}", self.shown, chain(&error))))?;

@@ -40,7 +40,7 @@ pub(crate) async fn run(
                     let marks = at.marks(&stream).await?;
                     return Err(Mark::no_changes(&marks, &at.shown, command.name()));
                 }
-                let (messages, bytes) = at.extent().await?;
+                let (messages, bytes) = at.queue_depth().await?;
                 let mut range = broker::range(&mut command, &[messages]);
                 let has_payloads = !broker::needs_headers_only(&command);
                 if range == Range::all() {

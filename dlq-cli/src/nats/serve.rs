@@ -56,7 +56,7 @@ impl Measure for Measured {
     async fn measure(&mut self) -> Result<QueueDepth, CliError> {
         let (broker, letters) = self.letters().await?;
         let asking = async {
-            let found = letters.extent().await?;
+            let found = letters.queue_depth().await?;
             let mut progress = Vec::new();
             for (consumer, at) in found.consumers {
                 progress.push((broker.stream.clone(), consumer, at.pending, at.ack_pending));

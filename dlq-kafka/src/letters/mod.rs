@@ -2,7 +2,6 @@
 
 mod aside;
 mod entries;
-mod extent;
 mod fetch;
 mod follow;
 mod ledger;
@@ -10,6 +9,7 @@ mod log;
 mod lookup;
 mod picture;
 mod pointed;
+mod queue_depth;
 mod range;
 mod reading;
 mod records;
@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use dlq_core::StoreError;
 use dlq_core::log::IngestMark;
-pub use extent::{QueueDepth, QueueDepthReader};
 pub use follow::find_topic;
 pub use log::KafkaEntries;
+pub use queue_depth::{QueueDepth, QueueDepthReader};
 pub use range::ScanRange;
 pub use replay::{
     KafkaReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped, Subscriber,

@@ -12,7 +12,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::{ASKING, Poller};
 use crate::commits::{Committed, commit};
-use crate::latest;
+use crate::new_partitions;
 use crate::partition::{Opening, Partition};
 use crate::transport::Start;
 
@@ -120,7 +120,7 @@ impl Poller {
             partition.found(committed.map(|offset| (offset, &*metadata)));
         }
         if !at_end.is_empty() && self.latest.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.latest = latest::begin(&self.consumer, at_end, self.left.is_none());
+            self.latest = new_partitions::begin(&self.consumer, at_end, self.left.is_none());
         }
         self.left = partitions.iter().any(|one| is_unknown(&one)).then(Instant::now);
         Ok(())

@@ -14,7 +14,7 @@ use super::scan::Scanned;
 use super::sent::SentBack;
 use super::stored::{Passed, StoredLetter};
 use crate::buckets;
-use crate::place::MessageMeta;
+use crate::message_meta::MessageMeta;
 
 /// Knowledge of the letters of a reading about what was sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! Reads the stream of dead letters, and sends letters back.
 
 mod entries;
-mod extent;
 mod follow;
 mod handout;
 mod ledger;
 mod log;
 mod picture;
+mod queue_depth;
 mod reading;
 pub(crate) mod replay;
 pub(crate) mod scan;
@@ -19,8 +19,8 @@ mod watch;
 use async_nats::jetstream::Context;
 use dlq_core::BindingKey;
 
-pub use extent::{Progress, QueueDepth};
 pub use log::NatsEntries;
+pub use queue_depth::{Progress, QueueDepth};
 pub use replay::{
     NatsReplay, ReplayOutcome, ReplayPlan, ReplayReport, Replayed, Skipped, Subscriber,
 };

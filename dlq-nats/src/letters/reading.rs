@@ -9,7 +9,7 @@ use super::picture::Row;
 use super::scan::{Scan, Scanned};
 use super::stored::{NONE, Passed, payload};
 use super::{NatsLetters, StoredLetter};
-use crate::place::MessageMeta;
+use crate::message_meta::MessageMeta;
 use crate::streams::find;
 
 pub(super) const READING: &str = "read dead letters";

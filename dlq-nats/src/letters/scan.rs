@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::handout::{Handout, Next};
 use crate::buckets::timestamp;
 use crate::leader::{self, Kept, Which};
-use crate::place::{MessageMeta, handed};
+use crate::message_meta::{MessageMeta, handed};
 use crate::publish::unwritable;
 
 /// At most so many messages and bytes are asked for at once, of several scans so many bytes each; twice as many may be on

@@ -10,7 +10,7 @@ use dlq_core::{Binding, DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
 use crate::leader::Kept;
-use crate::place::MessageMeta;
+use crate::message_meta::MessageMeta;
 use crate::publish::{Whole, receive};
 use crate::wire::{self, REST};
 

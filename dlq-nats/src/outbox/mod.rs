@@ -16,7 +16,7 @@ use dlq_core::{BindingKey, DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
 use crate::dispatch::{Dispatch, consumer_of};
-use crate::home::StreamDomain;
+use crate::domain::StreamDomain;
 use crate::inboxes::Inboxes;
 use crate::jetstream::JetStream;
 use crate::names::is_subject;

@@ -10,7 +10,7 @@ use dlq_core::{
 
 use super::advisory::{Advisory, Kind};
 use crate::leader::Kept;
-use crate::place::MessageMeta;
+use crate::message_meta::MessageMeta;
 use crate::source::Reading;
 
 /// The message that an advisory is about, as a delivery to the consumer that did not handle it. Of one that is gone

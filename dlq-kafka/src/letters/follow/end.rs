@@ -11,8 +11,8 @@ use super::member::Member;
 use super::{mark, marks};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
-use crate::looker::{Seen, looker, read_at};
 use crate::reach::{self, SURE, Yields};
+use crate::side_reader::{Seen, looker, read_at};
 
 /// Number of bytes that are read at once: there may be many aborted records.
 const BYTES: &str = "1048576";

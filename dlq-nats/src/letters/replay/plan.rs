@@ -16,7 +16,7 @@ use super::run::lock;
 use super::{Agreed, NatsReplay};
 use crate::buckets;
 use crate::dispatch::{Dispatch, NO_HEADER, REPLAYING};
-use crate::home::StreamDomain;
+use crate::domain::StreamDomain;
 use crate::inboxes::Inboxes;
 use crate::names::{is_subject, token};
 use crate::permissions;

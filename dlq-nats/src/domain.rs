@@ -22,7 +22,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use crate::error::answer;
-use crate::patience::asked;
+use crate::no_leader::asked;
 
 /// For how long what the server has said is not asked again: started again it may have another domain.
 const FRESH: Duration = Duration::from_secs(1);

@@ -59,11 +59,11 @@ impl NatsLetters {
     /// # Cancel safety
     ///
     /// Can be dropped at any time.
-    pub async fn extent(&self) -> Result<QueueDepth, StoreError> {
+    pub async fn queue_depth(&self) -> Result<QueueDepth, StoreError> {
         let info = self.info().await?;
         let stream = self.context.get_stream_no_info(&self.stream.name).await;
         let stream = stream.map_err(|error| unwritable(OPERATION, error))?;
-        let mut extent = QueueDepth {
+        let mut queue_depth = QueueDepth {
             messages: info.state.messages,
             last_sequence: info.state.last_sequence,
             max_age: (!info.config.max_age.is_zero()).then_some(info.config.max_age),
@@ -71,7 +71,7 @@ impl NatsLetters {
         };
         if info.state.messages > 0 {
             let nanos = info.state.first_timestamp.unix_timestamp_nanos();
-            extent.oldest = i64::try_from(nanos).ok().map(Timestamp::from_nanos);
+            queue_depth.oldest = i64::try_from(nanos).ok().map(Timestamp::from_nanos);
         }
         if info.state.subjects_count <= SUBJECTS {
             let prefix = format!("{}.", self.stream.prefix);
@@ -80,7 +80,7 @@ impl NatsLetters {
             while let Some(subject) = subjects.next().await {
                 let (subject, count) = subject.map_err(|error| unwritable(OPERATION, error))?;
                 let subject = subject.strip_prefix(&prefix).unwrap_or(&subject);
-                extent.by_subject.insert(subject.to_owned(), count as u64);
+                queue_depth.by_subject.insert(subject.to_owned(), count as u64);
             }
         }
         let mut consumers = stream.consumers().take(CONSUMERS);
@@ -88,10 +88,10 @@ impl NatsLetters {
             consumers.try_next().await.map_err(|error| unwritable(OPERATION, error))?
         {
             if let Some(name) = &info.config.durable_name {
-                extent.consumers.insert(name.clone(), Progress::of(&info));
+                queue_depth.consumers.insert(name.clone(), Progress::of(&info));
             }
         }
-        Ok(extent)
+        Ok(queue_depth)
     }
 
     /// Returns the progress of a consumer of any stream of the same account, such as the consumer of these letters.

@@ -26,7 +26,7 @@ pub struct QueueDepth {
     pub retention: Option<Duration>,
 }
 
-/// Measures a topic of dead letters again and again. See [`KafkaLetters::extent`].
+/// Measures a topic of dead letters again and again. See [`KafkaLetters::queue_depth`].
 pub struct QueueDepthReader {
     letters: KafkaLetters,
     /// Start of each partition at the last look, and the timestamp of the record there.
@@ -38,7 +38,7 @@ impl KafkaLetters {
     /// Returns a reader that measures the topic, by requests for its offsets and settings. It reads one record of a
     /// partition, the first, and again only when the partition begins elsewhere.
     #[must_use]
-    pub fn extent(&self) -> QueueDepthReader {
+    pub fn queue_depth(&self) -> QueueDepthReader {
         QueueDepthReader { letters: self.clone(), first: BTreeMap::new(), cluster: Arc::default() }
     }
 }
@@ -108,6 +108,6 @@ impl QueueDepthReader {
 
 impl std::fmt::Debug for QueueDepthReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExtentReader").field("letters", &self.letters).finish_non_exhaustive()
+        f.debug_struct("QueueDepthReader").field("letters", &self.letters).finish_non_exhaustive()
     }
 }
