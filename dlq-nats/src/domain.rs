@@ -1,9 +1,10 @@
 //! [`StreamDomain`]: the JetStream domain that a context leads to, where what is published has to arrive.
 //!
-//! A message is published to its subject, whoever keeps that: between domains that are connected, as those of a hub and its
-//! leaf nodes, also a stream of another one, whose confirmation may come first, or alone. So a confirmation counts when it
-//! is of the domain that answers for the context. A refusal does not say of which domain it is: there it counts when it is
-//! of the stream that was meant.
+//! Subjects cross the borders of connected JetStream domains, e.g. between a hub and its leaf nodes. A message may thus be
+//! stored by a stream of another domain too, and that stream's confirmation may come first, or alone.
+//!
+//! A confirmation therefore counts only if it names the domain that the context addresses. A refusal names no domain, so
+//! it counts if it names the stream that the message was meant for.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,24 +25,26 @@ use tokio::time::{Instant, timeout};
 use crate::error::answer;
 use crate::no_leader::asked;
 
-/// For how long what the server has said is not asked again: started again it may have another domain.
+/// Minimum time between two questions for the domain. It is asked again at all because a restarted server may have another
+/// one.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A context and its domain. Cheap to clone.
+/// JetStream context together with the domain that it addresses. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamDomain {
     pub(crate) context: Context,
-    /// A stream of it.
+    /// Stream of this domain by whose info the domain is found.
     stream: Arc<str>,
     known: Arc<Mutex<Known>>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Its domain as the server has said it, empty for the nameless one.
+    /// Domain that the context addresses, as the server said; empty for the domain without a name. `None` until it answers.
     ours: Option<String>,
+    /// Time of the last question.
     asked: Option<Instant>,
-    /// Another one that has answered.
+    /// Another domain that has confirmed a message, for [`advice`](StreamDomain::advice).
     other: Option<String>,
 }
 
@@ -52,14 +55,14 @@ struct StreamInfoReply {
     error: Option<jetstream::Error>,
 }
 
-/// Answer about a message that a stream is to keep.
+/// Meaning of one answer to a published message.
 #[derive(Debug)]
 pub(crate) enum Word {
-    /// The stream keeps it.
+    /// The stream has stored the message. `duplicate` if it had it before.
     Kept { duplicate: bool },
-    /// The stream does not keep it, and the reason; without a reason, nobody keeps it.
+    /// The stream has not stored the message, with its reason; `None` if no stream takes the subject.
     Refused(Option<jetstream::Error>),
-    /// Something, by somebody else.
+    /// The answer is of another domain or stream, or not of JetStream at all. The one that counts may still come.
     Elsewhere,
 }
 
@@ -77,10 +80,10 @@ struct Confirmation {
 }
 
 impl Confirmation {
-    /// `None` when that is no word of JetStream's.
+    /// Parses an answer. Returns `None` if it is not one of JetStream.
     fn read(answer: &Message) -> Option<Self> {
         match answer.status {
-            // Nobody takes it.
+            // A status instead of a body: no stream takes the subject ("no responders").
             Some(_) => Some(Self::default()),
             None => {
                 let said: Self = serde_json::from_slice(&answer.payload).ok()?;
@@ -99,26 +102,30 @@ impl Known {
         self.ours.as_deref() == Some(domain)
     }
 
-    /// Returns true if the domain may have become ours since the server was asked.
+    /// Returns true if the server should be asked whether `domain` is the own one: it does not look so, and the last answer
+    /// is old.
     fn is_doubtful(&self, domain: &str) -> bool {
         !self.is(domain) && self.asked.is_none_or(|asked| asked.elapsed() >= FRESH)
     }
 }
 
 impl StreamDomain {
-    /// Makes the home of `context`, in which this stream is.
+    /// Creates the domain of `context`, which has this stream. The server is asked when the first answer has to be judged.
     pub(crate) fn new(context: Context, stream: &str) -> Self {
         Self { context, stream: stream.into(), known: Arc::default() }
     }
 
-    /// The same, asked for its domain before there is so much on its way that an answer would be late.
+    /// Like [`new`](Self::new), but asks the server at once. Use it before a burst of messages, behind which the answer
+    /// would
+    /// be late.
     pub(crate) async fn find(context: Context, stream: &str) -> Self {
         let home = Self::new(context, stream);
         home.ask().await;
         home
     }
 
-    /// Returns true if a confirmation from this domain means that the message is kept here. False if nobody says so.
+    /// Returns true if `domain` is the one that the context addresses. Asks the server if that is not known, or if the last
+    /// answer is older than a second and says otherwise. False if the server does not answer.
     pub(crate) async fn is(&self, domain: &str) -> bool {
         if self.known().is_doubtful(domain) {
             self.ask().await;
@@ -131,7 +138,7 @@ impl StreamDomain {
         is_ours
     }
 
-    /// Returns true if there are no other domains that could answer: connected domains have names.
+    /// Returns true if no other domain can answer: the own one has no name, and only domains with names can be connected.
     async fn is_alone(&self) -> bool {
         if self.known().ours.is_none() {
             self.ask().await;
@@ -139,7 +146,7 @@ impl StreamDomain {
         self.known().is("")
     }
 
-    /// Reads an answer about a message that the stream of this name, or any stream, is to keep.
+    /// Interprets an answer to a message that was meant for `stream`, or for any stream if `None`.
     pub(crate) async fn hears(&self, answer: &Message, stream: Option<&str>) -> Word {
         let Some(said) = Confirmation::read(answer) else { return Word::Elsewhere };
         if said.keeps() {
@@ -169,8 +176,11 @@ impl StreamDomain {
         known.asked = Some(Instant::now());
     }
 
-    /// Publishes it, and returns once the stream that it is meant for has confirmed. It needs an id by which that knows it
-    /// again.
+    /// Publishes a message, and returns once a stream of this domain has confirmed it.
+    ///
+    /// May publish twice: the client hands over only the first answer, and if that comes from another domain the message is
+    /// sent again with an inbox that receives all answers. So the headers have to make a second copy harmless, by
+    /// `Nats-Msg-Id` or `Nats-Expected-Last-Subject-Sequence`.
     pub(crate) async fn publish(
         &self,
         subject: &str,
@@ -187,7 +197,7 @@ impl StreamDomain {
             }
             _ => {}
         }
-        // The client has heard the first one only: they are asked once more.
+        // The first answer came from elsewhere. Publish again and wait for the answer that counts.
         let client = self.context.client();
         let failed = |error| PublishError::with_source(PublishErrorKind::Other, error);
         let inbox = client.new_inbox();
@@ -216,7 +226,7 @@ impl StreamDomain {
         heard.unwrap_or_else(|| Err(PublishError::new(PublishErrorKind::TimedOut)))
     }
 
-    /// Returns advice about a missing answer, if another domain has answered.
+    /// Returns advice for a publish that timed out, if another domain has confirmed it.
     pub(crate) fn advice(&self) -> Option<String> {
         let known = self.known();
         let name = |domain: &str| match domain {
@@ -226,8 +236,8 @@ impl StreamDomain {
         let ours = known.ours.as_ref()?;
         let other = known.other.as_ref()?;
         Some(format!(
-            "a stream of {} has taken it, and that of {}, which is meant, has not: give streams other subjects in domains \
-             that are connected",
+            "a stream of {} stored the message, and the stream of {}, for which it was meant, did not confirm: give the \
+             streams of connected domains different subjects",
             name(other),
             name(ours)
         ))
@@ -241,7 +251,7 @@ impl StreamDomain {
 /// The stream that a message is for, as it says.
 fn expected(headers: &HeaderMap) -> Option<String> {
     let meant: &str = header::NATS_EXPECTED_STREAM.as_ref();
-    // By its text: to the client a name that it knows is another than the same that it was given.
+    // Compared as text: the client's `HeaderName` constants do not equal the same name made from a string.
     let mut named = headers.iter().filter(|(name, _)| AsRef::<str>::as_ref(name) == meant);
     named.find_map(|(_, values)| Some(values.first()?.as_str().to_owned()))
 }

@@ -1,4 +1,5 @@
-//! The arguments of what concerns brokers.
+//! Arguments of the verbs that work at a broker: connection, ingest, route, and the broker options of replay, check and
+//! serve.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,7 +15,7 @@ use dlq_nats::router::Watched;
 
 use crate::error::CliError;
 
-/// Connection of a broker.
+/// Options for connecting to a broker.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct BrokerArgs {
     /// Credentials file for NATS
@@ -22,7 +23,8 @@ pub(crate) struct BrokerArgs {
     #[arg(long, value_name = "FILE", env = "DLQ_NATS_CREDS", global = true)]
     pub(crate) creds: Option<PathBuf>,
 
-    /// Certificates by which a broker is trusted, besides those of this machine
+    /// PEM file of CA certificates that NATS and Kafka servers are checked against, instead of this machine's. For Redis
+    /// write ?tls-ca=FILE into the URL
     #[arg(long, value_name = "FILE", env = "DLQ_TLS_CA", global = true)]
     pub(crate) tls_ca: Option<PathBuf>,
 
@@ -42,14 +44,15 @@ pub(crate) struct BrokerArgs {
     #[arg(long, value_name = "FILE", env = "DLQ_KAFKA_CONFIG", global = true)]
     pub(crate) kafka_config: Option<PathBuf>,
 
-    /// The alias of the cluster of Kafka, as its consumers have it: it is part of the identity of letters. Defaults to
+    /// Alias of the Kafka cluster. It is part of each letter's identity, so give the same one as the consumers. Defaults to
     /// default
     #[cfg(feature = "kafka")]
     #[arg(long, value_name = "NAME", env = "DLQ_KAFKA_CLUSTER", global = true)]
     pub(crate) kafka_cluster: Option<String>,
 
-    /// A file with the secret by which consumers believe that a message is a letter that was sent back; a line break at its
-    /// end is none of it
+    /// File with the binding key, the secret that proves to consumers that a message is a replayed letter. One line
+    /// break at
+    /// the end is ignored
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[arg(long, value_name = "FILE", env = "DLQ_BINDING_KEY_FILE", global = true)]
     pub(crate) binding_key_file: Option<PathBuf>,
@@ -57,19 +60,24 @@ pub(crate) struct BrokerArgs {
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 impl BrokerArgs {
-    /// The secret of the consumers, where there is one.
+    /// Reads the binding key that the consumers use. Returns `None` if no file is named.
     pub(crate) fn binding_key(&self) -> Result<Option<BindingKey>, CliError> {
-        // A variable that is set to nothing says nothing.
+        // Scripts unset an option by setting its variable to "", so an empty path counts as not given.
         let file = self.binding_key_file.as_ref().filter(|file| !file.as_os_str().is_empty());
         let Some(file) = file else { return Ok(None) };
         let shown = file.display();
-        let secret = std::fs::read(file)
-            .map_err(|error| CliError::refused(format!("cannot read {shown}: {error}")))?;
+        let secret = std::fs::read(file).map_err(|error| {
+            CliError::refused(format!(
+                "cannot read the binding key file {shown}: {error}; check \
+                 --binding-key-file or DLQ_BINDING_KEY_FILE"
+            ))
+        })?;
+        // Editors and `echo` end a file with a line break, which the consumers' key does not have.
         let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);
         let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
         if secret.is_empty() {
             return Err(CliError::refused(format!(
-                "cannot take a secret from {shown}: it is empty; write the one that the consumers have into it"
+                "cannot use the binding key file {shown}: it is empty; write the consumers' secret into it"
             )));
         }
         Ok(Some(BindingKey::new(secret)))
@@ -93,12 +101,12 @@ impl FromStr for Setting {
             Some((key, value)) if !key.trim().is_empty() => {
                 Ok(Self { key: key.trim().to_owned(), value: value.trim().to_owned() })
             }
-            _ => Err("write KEY=VALUE".to_owned()),
+            _ => Err("there is no `=` after a key; write KEY=VALUE".to_owned()),
         }
     }
 }
 
-/// Without the value.
+/// Omits the value, which may be a password.
 #[cfg(feature = "kafka")]
 impl std::fmt::Debug for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -106,11 +114,11 @@ impl std::fmt::Debug for Setting {
     }
 }
 
-/// A consumer, and the stream or topic that it reads.
+/// Name of a consumer or group, with the stream or topic that it reads: `STREAM/CONSUMER` or `TOPIC/GROUP`.
 #[derive(Clone, Debug)]
 #[cfg_attr(
     not(any(feature = "kafka", feature = "nats")),
-    expect(dead_code, reason = "only these two are asked for consumers")
+    expect(dead_code, reason = "only NATS and Kafka read the fields; Redis refuses the option")
 )]
 pub(crate) struct ConsumerOf {
     pub(crate) of: String,
@@ -121,11 +129,13 @@ impl FromStr for ConsumerOf {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // The first slash separates: names of streams and topics have none, names of groups may have some.
         match text.split_once('/') {
             Some((of, consumer)) if !of.is_empty() && !consumer.is_empty() => {
                 Ok(Self { of: of.to_owned(), consumer: consumer.to_owned() })
             }
-            _ => Err("write STREAM/CONSUMER, or TOPIC/GROUP at Kafka".to_owned()),
+            _ => Err("there is no name on each side of a `/`; write STREAM/CONSUMER (NATS) or TOPIC/GROUP \
+                 (Kafka)".to_owned()),
         }
     }
 }
@@ -146,19 +156,20 @@ pub(crate) struct IngestArgs {
     /// Append a row for each new letter to the store's processing audit
     #[arg(long)]
     pub(crate) audit: bool,
-    /// The durable consumer or consumer group that remembers which letters were taken; defaults to dlq-ingest, at Kafka to
-    /// dlq-ingest.TOPIC, where any other has that name, a dot and more; at Redis the name of the place in the stream
+    /// Name under which the broker remembers how far this ingest has read: a durable consumer (NATS), a consumer group
+    /// (Kafka) or a follower (Redis). Defaults to dlq-ingest, at Kafka to dlq-ingest.TOPIC; another group at Kafka has to
+    /// be named dlq-ingest.TOPIC.SUFFIX
     #[arg(long, visible_alias = "group", value_name = "NAME")]
     pub(crate) durable: Option<String>,
-    /// Time until the letters of a process that died are taken again; at NATS it counts when the consumer is created,
-    /// at Kafka brokers allow no less than 6s unless told otherwise
+    /// Time after which another ingest takes over the letters of one that died. NATS uses the value only when it creates
+    /// the durable consumer. Kafka uses it as session timeout, which brokers by default allow from 6s on
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     pub(crate) lease: Duration,
-    /// Number of letters that are put at once
+    /// Maximum number of letters written to the store in one call
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) batch: usize,
-    /// Show what it counts to Prometheus at HOST:PORT, e.g. 127.0.0.1:9401; a port alone is that of 127.0.0.1. Whoever
-    /// reaches it may read it. Defaults to nowhere
+    /// Serve the counters of this process to Prometheus at HOST:PORT, e.g. 127.0.0.1:9401; a port alone means 127.0.0.1.
+    /// There is no authentication. Off by default
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
 }
@@ -189,7 +200,8 @@ pub(crate) struct RouteArgs {
     /// Watch this consumer; may be given several times. Defaults to all consumers
     #[arg(long, value_name = "STREAM/NAME", env = "DLQ_ROUTE_CONSUMERS", value_delimiter = ',')]
     pub(crate) consumer: Vec<Watched>,
-    /// Write each letter into this store too, with a row of its processing audit, e.g. postgres://HOST/DATABASE: from there it
+    /// Write each letter into this store too, with a row of its processing audit, e.g. postgres://HOST/DATABASE: from
+    /// there it
     /// can be sent back by `dlq replay --to origin`
     #[arg(long, value_name = "URL", env = "DLQ_ROUTE_INTO", hide_env_values = true)]
     pub(crate) into: Option<String>,
@@ -199,8 +211,8 @@ pub(crate) struct RouteArgs {
     /// Interval at which consumers without workers are made to report what they gave up
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_SWEEP_EVERY", default_value = "5s", value_parser = duration::parse)]
     pub(crate) sweep_every: Duration,
-    /// Time until the work of a router that died is taken over. Defaults to 30s; it counts when the durable consumer is
-    /// created, and routers after that take its lease
+    /// Time after which another router takes over the work of one that died. Defaults to 30s. Used only when the durable
+    /// consumer is created; a router that finds one uses the lease of that consumer
     #[arg(long, value_name = "TIME", env = "DLQ_ROUTE_LEASE", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
     /// The alias of the cluster, which is part of the identity of letters
@@ -225,11 +237,11 @@ pub(crate) struct RouteArgs {
         default_value = "DLQ_RETRY"
     )]
     pub(crate) retry_stream: String,
-    /// On how many servers streams are kept that are not there yet
+    /// Number of replicas of streams that the router creates
     #[arg(long, value_name = "N", env = "DLQ_ROUTE_REPLICAS", default_value_t = 1)]
     pub(crate) replicas: usize,
-    /// Show what it counts to Prometheus at HOST:PORT, e.g. 127.0.0.1:9401; a port alone is that of 127.0.0.1. Whoever
-    /// reaches it may read it. Defaults to nowhere
+    /// Serve the counters of this process to Prometheus at HOST:PORT, e.g. 127.0.0.1:9401; a port alone means 127.0.0.1.
+    /// There is no authentication. Off by default
     #[arg(long, value_name = "ADDR", env = "DLQ_ROUTE_METRICS")]
     pub(crate) metrics: Option<String>,
 }
@@ -238,17 +250,18 @@ pub(crate) struct RouteArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Replay at a broker")]
 pub(crate) struct ReplayAtBrokerArgs {
-    /// Send letters too that were sent before
+    /// Also send letters that were sent before
     #[arg(long)]
     pub(crate) again: bool,
-    /// Go on with a replay that was interrupted, by the id that it said; needed with --again only
+    /// Continue an interrupted replay, by the id that it printed. Needed only with --again: without it, letters that were
+    /// sent are skipped anyway
     #[arg(long, value_name = "ID", requires = "again")]
     pub(crate) resume: Option<OperationId>,
     /// At NATS: the header that carries the key of a message, as the consumer has it
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME", env = "DLQ_KEY_HEADER")]
     pub(crate) key_header: Option<String>,
-    /// Time after which another replay at NATS, or an ingest at Redis, goes on when this one dies
+    /// Time after which others continue if this replay dies: another replay at NATS, a waiting ingest at Redis
     #[cfg(any(feature = "nats", feature = "redis"))]
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     pub(crate) lease: Duration,
@@ -256,7 +269,8 @@ pub(crate) struct ReplayAtBrokerArgs {
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
     pub(crate) retry_stream: String,
-    /// At NATS: the consumer whose handlers get the letters, with --to handler. Defaults to the one that wrote each, or else
+    /// At NATS: the consumer whose handlers get the letters, with --to handler. Defaults to the one that wrote each, or
+    /// else
     /// the one called like the handler
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME")]
@@ -294,7 +308,7 @@ pub(crate) struct CheckAtBrokerArgs {
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM")]
     pub(crate) stream: Vec<String>,
-    /// A consumer of ours, which the server must never make lose a message; may be given several times
+    /// Check this consumer as one that uses dlq: its settings must never let the server drop a message. May be repeated
     #[arg(long, value_name = "STREAM/NAME|TOPIC/GROUP")]
     pub(crate) consumer: Vec<ConsumerOf>,
     #[cfg(feature = "kafka")]
@@ -310,7 +324,9 @@ pub(crate) struct CheckAtBrokerArgs {
 }
 
 impl CheckAtBrokerArgs {
-    /// Returns true if somebody asked for something that a store cannot be asked.
+    /// Returns true if an option was given that only NATS and Kafka understand. `--retry-stream` and `--ladder` have
+    /// defaults,
+    /// so that nobody can tell whether they were typed.
     pub(crate) fn is_given(&self) -> bool {
         #[cfg(feature = "nats")]
         if !self.stream.is_empty() {
@@ -333,13 +349,15 @@ pub(crate) struct ServeAtBrokerArgs {
 }
 
 impl ServeAtBrokerArgs {
-    /// Refuses what a store cannot be asked.
+    /// Fails if `--consumer` was given although the letters are in a store. `--ladder` is ignored, since a default
+    /// cannot be
+    /// told from a typed value.
     pub(crate) fn refuse(&self, shown: &str) -> Result<(), CliError> {
         if self.consumer.is_empty() {
             return Ok(());
         }
         Err(CliError::refused(format!(
-            "--consumer is of a broker, and {shown} is a store, which shows all of its consumers; leave it out"
+            "cannot use --consumer: {shown} is a store, and metrics of a store cover all consumers; leave --consumer out"
         )))
     }
 }

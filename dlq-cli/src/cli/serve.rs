@@ -5,7 +5,7 @@ use dlq_core::policy::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen at, as HOST:PORT; a port alone is that of 127.0.0.1. Whoever reaches it may read it
+    /// Address to listen on, as HOST:PORT; a port alone means 127.0.0.1. There is no authentication
     #[arg(
         long,
         value_name = "ADDR",
@@ -14,20 +14,21 @@ pub(crate) struct ServeArgs {
         num_args = 0..=1
     )]
     pub(crate) metrics: String,
-    /// Interval at which the store is looked at, however many ask
+    /// Interval at which the store or broker is read, at least 100ms. Requests are answered from the last reading
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration::parse)]
     pub(crate) every: Duration,
-    /// Degraded from this many waiting letters on
+    /// Report `degraded` from this many unresolved letters on (pending, held or quarantined)
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) max_backlog: u64,
-    /// Degraded once the oldest unresolved letter is this old: how long letters are kept, or may wait
+    /// Report `degraded` once the oldest unresolved letter is this old. Set it to the time within which letters have to be
+    /// dealt with, at most to the time for which they are kept
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration::parse)]
     pub(crate) max_age: Duration,
-    /// Time for which a letter may wait for a consumer to claim it; one that waits longer is overdue
+    /// At a store: time after which a letter that no consumer has claimed counts as overdue
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
     pub(crate) overdue: Duration,
-    /// Send the letters of operations to the brokers of --via or of the configuration file, also of operations that other
-    /// processes began
+    /// At a store: also send the letters of running operations to the brokers of --via or, without it, of the configuration
+    /// file. Includes operations that other processes began
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[arg(long)]
     pub(crate) replay: bool,

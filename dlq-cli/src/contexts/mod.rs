@@ -1,4 +1,4 @@
-//! Named contexts: where dead letters are, by a name, from a configuration file that need not hold a password.
+//! Contexts: names for locations of dead letters, in a configuration file that can keep passwords elsewhere.
 //!
 //! ```toml
 //! default = "prod"
@@ -20,9 +20,9 @@
 //! alias = "default"
 //! ```
 //!
-//! The file is `DLQ_CONFIG`, or `dlq/config.toml` below `XDG_CONFIG_HOME`, `~/.config` or (on Windows) `APPDATA`. What is
-//! meant is, in this order: `--from` (a URL, or the name of a context), `--context`, `DLQ_FROM`, `DLQ_CONTEXT`, the file's
-//! `default`.
+//! The file is `DLQ_CONFIG`, or `dlq/config.toml` below `XDG_CONFIG_HOME`, `~/.config` or (on Windows) `APPDATA`. The first
+//! of these that is given decides: `--from` (a URL, or the name of a context), `--context`, `DLQ_FROM`, `DLQ_CONTEXT`, the
+//! file's `default`.
 //!
 //! Nothing is written except by `dlq context use`, which puts a whole new file in the place of the old one: a process
 //! that dies before the last step leaves the old file, and perhaps a new one beside it whose name ends in `.new`.
@@ -40,7 +40,7 @@ use crate::cli::Cli;
 use crate::error::CliError;
 use crate::secret;
 
-/// The URL that is meant, with its password; `None` when nothing says.
+/// Returns the URL of the dead letters, with its password. `None` if no option, variable or default names any.
 pub(crate) async fn resolve(cli: &Cli) -> Result<Option<String>, CliError> {
     let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let (from, context) = (said(&cli.from), said(&cli.context));
@@ -63,7 +63,7 @@ pub(crate) async fn resolve(cli: &Cli) -> Result<Option<String>, CliError> {
     Ok(url)
 }
 
-/// The URL that a text is, or that the context of this name has.
+/// Returns `text` if it is a URL, or else the URL of the context with this name.
 pub(crate) async fn url(text: &str) -> Result<String, CliError> {
     if text.contains("://") {
         return Ok(text.to_owned());
@@ -118,19 +118,21 @@ impl File {
 }
 
 impl Named {
-    /// The URL, fit to be shown.
+    /// Returns the URL without its password.
     pub(crate) fn shown(&self) -> String {
-        // Without a password of its own, what stands before `@` is the user and no token.
+        // In nats://NAME@HOST the name may be a token, so it is normally hidden. If the password comes from elsewhere
+        // the name
+        // is a user; a dummy password says so.
         let with_user = self.is_given().then(|| with_password(&self.from, "x").ok()).flatten();
         secret::without_password(with_user.as_ref().unwrap_or(&self.from))
     }
 
-    /// Returns true if the password comes from elsewhere.
+    /// Returns true if a command or a file provides the password.
     fn is_given(&self) -> bool {
         self.password_command.is_some() || self.password_file.is_some()
     }
 
-    /// Returns true if the file has the password.
+    /// Returns true if the configuration file itself contains the password, other than as an environment variable.
     fn holds_password(&self) -> bool {
         let from = file::literal(&self.from);
         let is_user = self.is_given() && with_password(&from, "x").is_ok();
@@ -152,7 +154,7 @@ impl Named {
         let password = match (&self.password_command, &self.password_file) {
             (Some(_), Some(_)) => {
                 return Err(CliError::refused(
-                    "password_command and password_file are both given; leave one of them out",
+                    "cannot choose a password: password_command and password_file are both set; remove one of them",
                 ));
             }
             (Some(command), None) => run(command).await?,
@@ -163,7 +165,7 @@ impl Named {
     }
 }
 
-/// Puts in variables of the environment; in the user and password of the URL percent-encoded.
+/// Replaces each `${NAME}` by that environment variable. Values in the user and password part are percent-encoded.
 fn expand(from: &str) -> Result<String, CliError> {
     let login = from.find("://").and_then(|start| {
         let start = start + 3;
@@ -175,11 +177,14 @@ fn expand(from: &str) -> Result<String, CliError> {
     while let Some((before, after)) = rest.split_once("${") {
         url.push_str(before);
         let Some((name, behind)) = after.split_once('}') else {
-            return Err(CliError::refused("`from` has a `${` without a `}`"));
+            return Err(CliError::refused(
+                "cannot expand the URL: `${` has no closing `}`; write `${NAME}`",
+            ));
         };
         let value = std::env::var(name).map_err(|_| {
             CliError::refused(format!(
-                "the variable {name} is not set in the environment, or no text"
+                "cannot expand the URL: environment variable {name} is not set or not UTF-8; set it, or write its \
+                 value into the URL"
             ))
         })?;
         let place = from.len() - after.len();
@@ -191,7 +196,7 @@ fn expand(from: &str) -> Result<String, CliError> {
     Ok(url)
 }
 
-/// Gives a password to the user whom the URL names.
+/// Inserts the password after the user name of the URL, percent-encoded.
 fn with_password(url: &str, password: &str) -> Result<String, CliError> {
     let login = url.split_once("://").and_then(|(scheme, rest)| {
         let (login, host) = rest.split_once('@')?;
@@ -200,14 +205,15 @@ fn with_password(url: &str, password: &str) -> Result<String, CliError> {
     });
     let Some((scheme, user, former, host)) = login else {
         return Err(CliError::refused(format!(
-            "{} has no user to whom the password belongs; write SCHEME://USER@HOST/…",
+            "cannot insert the password into {}: the URL has no user; write SCHEME://USER@HOST/…",
             secret::without_password(url)
         )));
     };
     let shown = || secret::without_password(&format!("{scheme}://{user}:x@{host}"));
     if !former.is_empty() || secret::has_password(&format!("{scheme}://{host}")) {
         return Err(CliError::refused(format!(
-            "{} has a password already; leave it out of `from`, or leave out password_command or password_file",
+            "cannot insert the password into {}: the URL already has one; remove it there, or remove \
+             password_command or password_file",
             shown()
         )));
     }
@@ -221,13 +227,16 @@ async fn run(command: &str) -> Result<String, CliError> {
     let output =
         ran.map_err(|error| CliError::failed(format!("cannot run password_command: {error}")))?;
     if !output.status.success() {
-        return Err(CliError::failed(format!("password_command failed ({})", output.status)));
+        return Err(CliError::failed(format!(
+            "cannot get the password: password_command failed ({}); run it by hand to see why",
+            output.status
+        )));
     }
     password(String::from_utf8(output.stdout).ok(), "password_command")
 }
 
-/// Returns the content of a file, without the end of the line; `~/` is the home folder, other names are beside the
-/// configuration.
+/// Reads a password from a file of one line. `~/` means the home folder; other relative paths start at the folder of the
+/// configuration file.
 fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let path = match (path.strip_prefix("~"), home) {
@@ -235,7 +244,10 @@ fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
         _ => folder.join(path),
     };
     let text = std::fs::read(&path).map_err(|error| {
-        CliError::failed(format!("cannot read password_file {}: {error}", path.display()))
+        CliError::failed(format!(
+            "cannot read password_file {}: {error}; check the path and its permissions",
+            path.display()
+        ))
     })?;
     if file::is_readable_by_others(&path) {
         say!("dlq: warning: others can read the password in {}; chmod 600 it", path.display());
@@ -243,12 +255,17 @@ fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
     password(String::from_utf8(text).ok(), "password_file")
 }
 
+/// Returns the one line of `text`, without its end. More lines are refused: only the first would be the password.
 fn password(text: Option<String>, of: &str) -> Result<String, CliError> {
-    let text = text.ok_or_else(|| CliError::failed(format!("{of} gave no UTF-8 text")))?;
+    let text = text.ok_or_else(|| {
+        CliError::failed(format!(
+            "cannot use the output of {of}: it is not UTF-8; provide the password as text"
+        ))
+    })?;
     let text = text.trim_end_matches(['\r', '\n']);
     if text.is_empty() || text.contains(['\r', '\n']) {
         return Err(CliError::failed(format!(
-            "{of} gave {} lines; expected one",
+            "cannot use the output of {of}: it has {} lines; provide exactly one, the password",
             text.lines().count()
         )));
     }
@@ -285,14 +302,14 @@ mod tests {
         assert!(refused(with("postgres://h/db")).contains("no user"));
         assert!(refused(with("postgres://ops@h/db?password=x")).contains("already"));
         let text = refused(with("postgres://ops:t1ger@h/db"));
-        assert!(text.contains("has a password already") && !text.contains("t1ger"), "{text}");
+        assert!(text.contains("URL already has one") && !text.contains("t1ger"), "{text}");
     }
 
     #[test]
     fn a_password_is_one_line() {
         let given = |text: &str| password(Some(text.to_owned()), "password_file");
         assert_eq!(given(" s3 cret\r\n").unwrap(), " s3 cret");
-        assert!(refused(given("\n")).contains("expected one"));
+        assert!(refused(given("\n")).contains("exactly one"));
         assert!(refused(given("s3cret\nuser: ana\n")).contains("2 lines"));
     }
 
@@ -301,6 +318,6 @@ mod tests {
         assert!(
             refused(expand("sqlite://${DLQ_NOT_SET_ANYWHERE}")).contains("DLQ_NOT_SET_ANYWHERE")
         );
-        assert!(refused(expand("sqlite://${x")).contains("without a `}`"));
+        assert!(refused(expand("sqlite://${x")).contains("no closing `}`"));
     }
 }

@@ -10,11 +10,15 @@ use crate::cli::IngestArgs;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// For how long `--once` waits for a message whose partition alone is away. The ingest gives the topic up after three times
-/// as long, and must not before the letter is set aside.
-const AWAY: Duration = Duration::from_secs(10);
+/// Time that `--once` waits for the message of a letter that only points to it, while the partition of that message
+/// does not
+/// respond. Then the letter is set aside. Has to be well below the 30 s after which an ingest gives up on the topic:
+/// otherwise
+/// one unreachable message would end the ingest instead of setting one letter aside.
+const POINTED_MESSAGE_WAIT: Duration = Duration::from_secs(10);
 
-/// Drains the topic of dead letters into a store.
+/// Copies the dead letters of a topic into a store, until the process is asked to stop or, with `--once`, the topic is
+/// read.
 pub(super) async fn run(
     at: &Broker,
     out: &mut Output,
@@ -25,7 +29,7 @@ pub(super) async fn run(
     let log = at.log().group(&*group);
     let mark = at.mark_of(&log).await?;
     let into = broker::store(&args, mark.as_slice(), &at.shown, &group).await?;
-    let log = if args.once { log.until_end().patience(AWAY) } else { log };
+    let log = if args.once { log.until_end().patience(POINTED_MESSAGE_WAIT) } else { log };
     let entries = log.follow(into.name.clone(), args.lease).await;
     let entries = entries.map_err(|error| at.failed(error))?;
     broker::drain(entries, into, telling, &at.shown, out, &args, std::future::pending()).await

@@ -99,11 +99,11 @@ async fn what_is_wrong_with_a_context_is_said() {
         (&["context", "use", "dev"], "there is no context `dev`"),
         (
             &["list", "--context", "prod"],
-            "context `prod`: the variable NO_SUCH_VARIABLE is not set",
+            "context `prod`: cannot expand the URL: environment variable NO_SUCH_VARIABLE is not set",
         ),
         (&["list", "--context", "fails"], "password_command failed (exit status: 7)"),
-        (&["list", "--context", "both"], "leave one of them out"),
-        (&["list", "--context", "nobody"], "has no user to whom the password belongs"),
+        (&["list", "--context", "both"], "remove one of them"),
+        (&["list", "--context", "nobody"], "the URL has no user"),
         (&["list"], "where are the dead letters?"),
     ] {
         let ran = home.run(args);

@@ -7,9 +7,13 @@ use rusqlite::types::ToSql;
 use crate::error::Result;
 use crate::values::Put;
 
-/// Binds values one after another.
+/// Binds values to the parameters of a statement, in the order `?1`, `?2`, ….
+///
+/// Bind all parameters, then call `raw_execute` or `raw_query`: rusqlite does not mix these with `execute` and `query`. A
+/// parameter that was not bound keeps the value of the run before, since statements are reused for many rows.
 pub(super) struct Binder<'s, 'c> {
     statement: &'s mut CachedStatement<'c>,
+    /// Number of parameters bound so far, which is the index of the last one.
     bound: usize,
 }
 
@@ -19,6 +23,7 @@ impl<'s, 'c> Binder<'s, 'c> {
     }
 
     pub(super) fn put(&mut self, value: impl ToSql) -> Result<&mut Self> {
+        // Incremented first: SQLite counts parameters from 1.
         self.bound += 1;
         self.statement.raw_bind_parameter(self.bound, value)?;
         Ok(self)

@@ -1,4 +1,7 @@
-//! State that another process finds when it opens the same place.
+//! Checks that the state of a store belongs to the database and not to the handle that wrote it.
+//!
+//! Each check opens a second handle, as another process would. The first is still open then, so these checks say nothing
+//! about a crash.
 
 use dlq_core::store::{
     Claims, ItemOutcome, Letters, Maintenance, Mark, OperationState, Operations,
@@ -8,7 +11,8 @@ use dlq_core::{CrashMarks, Filter, Order, Resolution};
 use super::{Check, StoreFixture};
 use crate::fixtures::{delayed_retry, letter};
 
-/// Every confirmed letter is there, byte for byte.
+/// A second handle finds the same letters and delayed retries, one of them compared byte for byte, and the audit entry of a
+/// mark.
 pub async fn letters_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(5).await;
     check.mark(letters[1].id, Mark::Quarantined).await;
@@ -19,10 +23,11 @@ pub async fn letters_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     other.store = other.reopened().await;
     assert_eq!(other.list(&Filter::new(), Order::OldestFirst, 10).await, before);
     assert_eq!(other.get(letters[3].id).await, whole);
-    assert_eq!(other.store.audit(10).await.expect("audit answers").len(), 1);
+    let audit = other.store.audit(10).await.expect("audit answers");
+    assert_eq!(audit.len(), 1, "only the mark is audited");
 }
 
-/// Claims, their tokens and running operations go on.
+/// Claims, their tokens and a running operation stay valid at a second handle.
 pub async fn operations_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     check.bury(4).await;
     let operation = check.replay().await;
@@ -30,7 +35,8 @@ pub async fn operations_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     check.succeed(&claims[0]).await;
     let mut other = check;
     other.store = other.reopened().await;
-    assert_eq!(other.claim(10).await.len(), 2, "the claimed one is still claimed");
+    // Four letters: one succeeded, one is still claimed by the first handle, so two are left.
+    assert_eq!(other.claim(10).await.len(), 2, "a claim of the first handle still holds");
     other.succeed(&claims[1]).await;
     use ItemOutcome::{Released, Succeeded};
     let outcomes = [Succeeded, Succeeded, Released, Released];
@@ -38,7 +44,7 @@ pub async fn operations_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     assert_eq!(other.operation(&operation).await.state, OperationState::Running);
 }
 
-/// Two handles see what the other does, at once.
+/// Each of two open handles sees the other's writes immediately.
 pub async fn two_handles_see_the_same<F: StoreFixture>(check: Check<F>) {
     let other = check.reopened().await;
     let letters = check.bury(2).await;
@@ -54,9 +60,10 @@ pub async fn two_handles_see_the_same<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.outcomes(&operation).await, [ItemOutcome::Succeeded, ItemOutcome::Queued]);
 }
 
-/// Crash marks are found by whoever comes next.
+/// A second handle counts a run that began at the first and did not end.
 pub async fn crash_marks_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
     CrashMarks::begin(&check.store, letter(1).id).await.expect("begin answers");
     let other = check.reopened().await;
-    assert_eq!(CrashMarks::begin(&other, letter(1).id).await.expect("begin answers"), 1);
+    let unfinished = CrashMarks::begin(&other, letter(1).id).await.expect("begin answers");
+    assert_eq!(unfinished, 1, "the run at the first handle has not ended");
 }

@@ -12,16 +12,21 @@ use super::{
     MESSAGES_IN_DLQ_TOTAL,
 };
 
-/// The label of subjects past the bound.
+/// Label of all subjects beyond [`Recorder::SUBJECTS`].
 const OTHER: &str = "other";
 
-/// Counts, with handles kept per subject. Clones count together.
+/// Counters and histograms of messages, by subject. Looks up the `metrics` handles of a subject once and keeps them. Clones
+/// share them.
+///
+/// Give one recorder to all layers of a stack. Handles belong to the global `metrics` recorder that is installed when a
+/// subject is first seen, so install it before the first message.
 #[derive(Clone, Default)]
 pub struct Recorder {
     shared: Arc<Inner>,
 }
 
-/// Subjects are only ever added, so that they are looked up without a lock.
+/// Hash table from subject to its handles: a fixed number of buckets, each a linked list. Entries are never changed or
+/// removed, so readers need no lock on the path of every message.
 struct Inner {
     spread: RandomState,
     subjects: [Slot; SLOTS],
@@ -29,10 +34,10 @@ struct Inner {
     other: OnceLock<Arc<Handles>>,
 }
 
-/// Number of lists that the subjects are spread over.
+/// Number of buckets: with [`Recorder::SUBJECTS`] subjects, a list has about eight entries.
 const SLOTS: usize = 128;
 
-/// A place in a list, taken once.
+/// Link to the next entry of a bucket. Empty at the end of the list; set once.
 type Slot = OnceLock<Box<Known>>;
 
 struct Known {
@@ -49,7 +54,7 @@ impl Default for Inner {
     }
 }
 
-/// The handles of one subject.
+/// Counters and histogram of one subject, looked up in the `metrics` facade.
 pub(super) struct Handles {
     pub(super) success: Counter,
     pub(super) duplicate: Counter,
@@ -79,10 +84,11 @@ impl Handles {
 }
 
 impl Recorder {
-    /// Number of subjects that have their own label; further ones are counted as `other`. The same holds for events.
+    /// Number of subjects with a label of their own. Further subjects are counted as `other`, which bounds the number of
+    /// time series.
     pub const SUBJECTS: usize = 1000;
 
-    /// A recorder that has seen no subject.
+    /// Creates a recorder that has seen no subject.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -105,8 +111,11 @@ impl Recorder {
         }
     }
 
-    /// Takes the place for `subject`, unless there are too many or another was faster; threads that learn at once may
-    /// exceed the bound by their number.
+    /// Adds `subject` at the end of its bucket and returns the entry there. If another thread was faster, that is the other
+    /// thread's entry, perhaps of another subject, so the caller compares. Returns `None` once there are too many subjects.
+    ///
+    /// Threads that add at the same time may exceed [`SUBJECTS`](Self::SUBJECTS) by their number: the bound only limits
+    /// memory and labels, so it is not worth a lock.
     #[cold]
     fn learn<'a>(&self, slot: &'a Slot, subject: &Arc<str>) -> Option<&'a Known> {
         if self.shared.known.load(Ordering::Relaxed) >= Self::SUBJECTS {
@@ -119,21 +128,22 @@ impl Recorder {
         }))
     }
 
-    /// An attempt at a message of `subject` failed.
+    /// Counts a failed attempt at a message of `subject`.
     pub fn attempt_failed(&self, subject: &Arc<str>) {
         self.handles(subject).failed.increment(1);
     }
 
-    /// A letter of `subject` was written.
+    /// Counts a written letter of `subject`.
     pub fn letter_written(&self, subject: &Arc<str>, class: ErrorClass) {
         let handles = self.handles(subject);
         match class {
             ErrorClass::Permanent => handles.permanent.increment(1),
+            // A class that a later version adds counts as transient, so that the letter is still counted.
             _ => handles.transient.increment(1),
         }
     }
 
-    /// A letter of `subject` claimed the identity of another one, with other bytes.
+    /// Counts a letter of `subject` whose identity another letter with different bytes already has.
     pub fn letter_conflicted(&self, subject: &Arc<str>) {
         self.handles(subject).conflicting.increment(1);
     }

@@ -1,5 +1,10 @@
-//! Group commit of outcomes. There is no task of its own: whoever waits for its outcome to be recorded leads the next
-//! write, for itself and for those that wait with it.
+//! Group commit: outcomes of claims that end at about the same time are recorded in one call of the store.
+//!
+//! There is no background task. Each caller puts its outcome into a queue and then waits for either its answer or the
+//! leader
+//! lock. The caller that gets the lock takes up to [`BATCH`] outcomes from the queue, usually its own among them, and
+//! writes
+//! them; outcomes that arrive meanwhile form the next batch.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,22 +17,22 @@ use tokio::sync::oneshot;
 use crate::backoff::Growing;
 use crate::metrics::Recorder;
 
-/// Outcomes per call at most.
+/// Maximum number of outcomes in one call of the store.
 const BATCH: usize = 256;
 
-/// Delay of a letter whose outcome was refused, at first and at most.
+/// First and longest delay before a letter runs again whose outcome the store refused.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// Number of such letters that are remembered. Others wait longest at once.
-const REMEMBERED: usize = 4096;
+/// Maximum number of letters whose delays are remembered, which bounds memory. Any further letter gets the longest delay.
+const MAX_REMEMBERED: usize = 4096;
 
-/// Reason why an outcome is not known to be recorded. Recording it again is harmless.
+/// Reason why it is unknown whether an outcome was recorded. Try again: the token makes a second write change nothing.
 #[derive(Debug)]
 pub(super) enum Unfinished {
-    /// The store said so.
+    /// The store returned an error, shared by all outcomes of the batch.
     Refused(Arc<StoreError>),
-    /// The writer was dropped before the answer.
+    /// The caller that was writing the batch was dropped before it had an answer.
     Interrupted,
 }
 
@@ -54,18 +59,19 @@ impl<C: Claims> Finisher<C> {
         Self { claims, recorder, queue: Mutex::default(), leader, refused: Mutex::default() }
     }
 
-    /// Notes that the outcome of a letter was refused, and returns how long the letter is to wait.
-    pub(super) fn refused(&self, letter: LetterId) -> Duration {
+    /// Returns the delay after which a letter may run again whose outcome the store refused. The delay doubles with each
+    /// refusal of the same letter, so that a letter which can never be recorded does not run in a loop.
+    pub(super) fn next_delay_after_refusal(&self, letter: LetterId) -> Duration {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if refused.len() >= REMEMBERED && !refused.contains_key(&letter) {
+        if refused.len() >= MAX_REMEMBERED && !refused.contains_key(&letter) {
             return LONGEST_WAIT;
         }
         let fresh = || Growing::new(FIRST_WAIT, LONGEST_WAIT);
         refused.entry(letter).or_insert_with(fresh).next()
     }
 
-    /// Notes that the outcome of a letter was recorded.
-    pub(super) fn took(&self, letter: LetterId) {
+    /// Resets the delay of a letter, because its outcome was recorded.
+    pub(super) fn forget_refusals(&self, letter: LetterId) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&letter);
     }
 
@@ -78,7 +84,12 @@ impl<C: Claims> Finisher<C> {
         &self.recorder
     }
 
-    /// Records the end of a claim, together with others that end now.
+    /// Records the end of a claim, in one call with others that end now.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not withdraw the outcome: it may be recorded already, or by a later leader. If this caller
+    /// was writing a batch, the others in the batch get [`Unfinished::Interrupted`] and try again.
     pub(super) async fn finish(
         &self,
         token: ClaimToken,
@@ -91,7 +102,7 @@ impl<C: Claims> Finisher<C> {
             answer,
         });
         loop {
-            // The answer first: who has it need not lead.
+            // Biased, the answer first: a caller whose outcome has been recorded must not write a batch for the others.
             tokio::select! {
                 biased;
                 result = &mut answered => {
@@ -117,9 +128,11 @@ impl<C: Claims> Finisher<C> {
                     let _ = waiting.answer.send(Ok(finished));
                 }
             }
-            // One of them may be what the store does not like.
+            // A permanent error may be due to one outcome, e.g. a letter that is too large. Write them one by one, so
+            // that it does
+            // not fail the others.
             Err(error) if !error.is_transient() && batch.len() > 1 => {
-                tracing::warn!(%error, outcomes = batch.len(), "a batch of outcomes was refused; each is recorded alone");
+                tracing::warn!(%error, outcomes = batch.len(), "store rejected batch of outcomes; retrying one by one");
                 for waiting in batch {
                     let alone = self.write(std::slice::from_ref(&waiting)).await;
                     let alone = alone.map(|finished| finished[0]).map_err(Arc::new);
@@ -145,8 +158,11 @@ impl<C: Claims> Finisher<C> {
         if finished.len() == batch.len() {
             return Ok(finished);
         }
-        let detail =
-            format!("the store gave {} answers for {} claims", finished.len(), batch.len());
+        let detail = format!(
+            "the store returned {} results for {} claims; this is a bug in the store",
+            finished.len(),
+            batch.len()
+        );
         let kind = dlq_core::StoreErrorKind::Unexpected;
         Err(StoreError::new(kind, "finish claims").with_detail(detail))
     }

@@ -50,7 +50,7 @@ impl<C: Claims> StoreSettle<C> {
     /// Gives the claim back whose outcome the store does not record: a lease that ended unfinished would count as a crash of
     /// the message, and enough of those as its death.
     async fn give_back(&self, why: &StoreError, give_up: Instant) {
-        let after = self.finisher.refused(self.token.letter);
+        let after = self.finisher.next_delay_after_refusal(self.token.letter);
         match self.record(&Finish::Released { after }, give_up).await {
             Ok(_) => tracing::error!(
                 letter = %self.token.letter, error = %why, retry_in = ?after,
@@ -81,7 +81,7 @@ impl<C: Claims> Settle for StoreSettle<C> {
                     let subject = letter.message.subject_shared();
                     self.finisher.recorder().letter_written(subject, letter.class);
                 }
-                self.finisher.took(self.token.letter);
+                self.finisher.forget_refusals(self.token.letter);
                 Ok(())
             }
             Ok(Finished::Stale) => {
@@ -90,6 +90,8 @@ impl<C: Claims> Settle for StoreSettle<C> {
                     generation = self.token.generation,
                     "an outcome came too late and was not recorded: the letter was claimed again, marked or deleted meanwhile"
                 );
+                // Somebody else decides about the letter now; kept, its delay would take up room for ever.
+                self.finisher.forget_refusals(self.token.letter);
                 Ok(())
             }
             Err(error) => {
