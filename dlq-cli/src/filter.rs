@@ -164,7 +164,7 @@ impl FilterArgs {
     }
 
     /// Returns true if letters are named by their ids, which are looked up.
-    #[cfg(any(feature = "nats", feature = "redis"))]
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn names_letters(&self) -> bool {
         !self.id.is_empty()
     }

@@ -16,10 +16,12 @@ pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{Telling, drain, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+pub(crate) use read::range;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) use read::read;
 #[cfg(feature = "kafka")]
 pub(crate) use read::read_kept;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-pub(crate) use read::{range, read};
 pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
 
 use std::process::ExitCode;

@@ -1,10 +1,9 @@
 //! A log that is read for the verbs that only look.
 
+use dlq_core::StoreError;
 use dlq_core::log::{Entries, Entry, Log, Range};
 use dlq_core::store::BoxLetters;
-use dlq_core::store::reading::Row;
-use dlq_core::{Origin, StoreError};
-use dlq_letters::log::{Reading, carry, fill, retain};
+use dlq_letters::log::{Reading, carry, fill};
 use dlq_letters::memory::MemoryStore;
 use dlq_sql::sqlite::SqliteStore;
 use tempfile::TempDir;
@@ -18,6 +17,10 @@ const IN_MEMORY: u64 = 200_000;
 /// Number of messages of a partition, from the end, that `peek` looks at.
 const PEEKED: u64 = 10_000;
 
+/// A letter of a reading, and where it stands.
+#[cfg(any(feature = "kafka", test))]
+type Row = dlq_core::store::reading::Row<dlq_core::Origin>;
+
 /// Letters of a log as they were when it was read.
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -27,6 +30,7 @@ pub(crate) struct Read {
 }
 
 /// Reads a log into memory, or into a temporary file where there are too many letters.
+#[cfg(any(feature = "nats", feature = "redis", test))]
 pub(crate) async fn read<L: Log>(log: L, range: Range) -> Result<Read, CliError> {
     Ok(read_beyond(&log, range, IN_MEMORY).await?.of(log))
 }
@@ -36,7 +40,7 @@ pub(crate) async fn read<L: Log>(log: L, range: Range) -> Result<Read, CliError>
 pub(crate) async fn read_kept<L: Log>(
     log: L,
     range: Range,
-    keep: impl Fn(&Row<Origin>) -> bool,
+    keep: impl Fn(&Row) -> bool,
 ) -> Result<Read, CliError> {
     let filled = read_beyond(&log, range, IN_MEMORY).await?;
     filled.retain(keep).await?;
@@ -91,10 +95,10 @@ enum Filled {
 
 impl Filled {
     #[cfg(any(feature = "kafka", test))]
-    async fn retain(&self, keep: impl Fn(&Row<Origin>) -> bool) -> Result<(), CliError> {
+    async fn retain(&self, keep: impl Fn(&Row) -> bool) -> Result<(), CliError> {
         match self {
-            Self::Memory(memory) => retain(memory, keep).await?,
-            Self::File(store, _) => retain(store, keep).await?,
+            Self::Memory(memory) => dlq_letters::log::retain(memory, keep).await?,
+            Self::File(store, _) => dlq_letters::log::retain(store, keep).await?,
         }
         Ok(())
     }
@@ -217,7 +221,7 @@ mod tests {
         letters.push(died_again(&varied(3)));
         place.bury(letters).await;
         let log = place.letters().log().clone();
-        let offset = |row: &Row<Origin>| match row.place.position() {
+        let offset = |row: &Row| match row.place.position() {
             dlq_core::Position::Offset(offset) => *offset,
             position => panic!("{position:?}"),
         };
