@@ -399,7 +399,7 @@ impl Never for Infallible {
     }
 }
 
-/// Settlement that the broker has to be told. Only dead-letter routing makes one, and for a death or an delayed_retry only
+/// Settlement that the broker has to be told. Only dead-letter routing makes one, and for a death or a delayed retry only
 /// after the record is durable: write, confirm, settle (G1).
 #[derive(Clone)]
 #[must_use = "a settlement that is dropped leaves the message unsettled"]

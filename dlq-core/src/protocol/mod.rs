@@ -36,9 +36,9 @@ pub const KEPT: &str = "dlq.kept.";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum When {
-    /// At every stage: delayed_retry and death.
+    /// At every stage: delayed retry and death.
     EachStage,
-    /// At an delayed_retry only.
+    /// At a delayed retry only.
     DelayedRetry,
     /// At the first stage; never changed afterwards, replay included.
     First,

@@ -169,7 +169,7 @@ impl PostgresBuilder {
 
     /// Sets whether a pooler in transaction mode stands before the database. Every call is then one transaction, which
     /// takes two round trips more; nothing is prepared for later and no setting of a connection is changed; nobody
-    /// [listens](super), so that queues find at their next poll what others made due; and older tables are not migrated:
+    /// [listens](super), so that consumers find at their next poll what others made due; and older tables are not migrated:
     /// do that with `dlq migrate`, past the pooler. A pool that is handed over must have no cache of statements
     /// (`statement_cache_capacity(0)`). Defaults to no.
     pub fn pooler(mut self, pooler: bool) -> Self {

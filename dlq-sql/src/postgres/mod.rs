@@ -28,7 +28,7 @@
 //! Letters that operations release are claimed in the same transaction, with the operation locked: rate and canary hold
 //! for all processes together.
 //!
-//! Whoever makes letters due says so (`NOTIFY`) once the transaction is committed, and queues that wait in other processes
+//! Whoever makes letters due says so (`NOTIFY`) once the transaction is committed, and consumers that wait in other processes
 //! ask at once. Where it died in between, they find the letters at their next poll. For this each store listens, on one connection more than
 //! [`max_connections`](PostgresBuilder::max_connections), from when somebody first waits until its last clone is dropped.
 //! Where listening does not work, behind a [pooler](PostgresBuilder::pooler) that shares connections between transactions
@@ -47,7 +47,7 @@
 //! | a right is missing, the login is refused | `InvalidConfig`, with the right to grant | as before |
 //! | the process dies before a call returned | nothing | all of the call, or nothing of it |
 //! | the process dies after it claimed | nothing | the claim: its lease ends, the next claim counts a crash |
-//! | the connection that listens is cut, or nothing comes through it any more | nothing, one line in the log | as before: it is made anew, and every queue asks once |
+//! | the connection that listens is cut, or nothing comes through it any more | nothing, one line in the log | as before: it is made anew, and every consumer asks once |
 //!
 //! A put of more than some thousand letters is several transactions; written again, it changes nothing. That goes for
 //! every call whose answer was lost: it is made again where what is done already changes nothing, and everywhere else the

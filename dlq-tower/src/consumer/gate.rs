@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(shown(), 1.0);
         drop(queue);
         assert_eq!(shown(), 1.0, "the other waits");
-        // As a stop does, or a queue whose patience has passed.
+        // As a stop does, or a consumer whose patience has passed.
         drop(main);
         assert_eq!(shown(), 0.0);
         gate.admit().await;

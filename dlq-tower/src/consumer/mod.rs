@@ -28,7 +28,7 @@
 //! | waits for those of its key, or for its turn to run | its lease is extended | the same; no attempt is lost, for none was made |
 //! | is marked (a suspect only) | the mark is durable | it comes again, and the mark counts as a crash (G3) |
 //! | is a suspect that waits for its next attempt or for a permit, its mark removed | marks of earlier runs are durable | it comes again, with those crashes and no more |
-//! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last delayed_retry are forgotten, unless an idempotency store keeps them |
+//! | runs, or waits in the process for its next attempt | its lease is extended | it comes again; attempts since its last delayed retry are forgotten, unless an idempotency store keeps them |
 //! | has succeeded | nothing | it comes again and runs again: the handler has to be safe to repeat, or have an idempotency key |
 //! | is dead or postponed, and its record is written | the record is durable | it comes again and runs again: the same death writes the same letter (G2), a retry record that is there already is kept, and a success resolves the letter |
 //! | the counts of its idempotency key start over, for it is dead | its letter is durable | it comes again; a run that ends in the same death writes the same letter |

@@ -52,7 +52,7 @@
 //! memory, **without a permit**, so that the healthy ones behind it go on (G4). A longer wait is handed to dead-letter
 //! routing, which puts it into the retry queue.
 //!
-//! The attempts are counted from the delivery's own number on, so that an delayed_retry or a claim that remembers earlier
+//! The attempts are counted from the delivery's own number on, so that a delayed retry or a claim that remembers earlier
 //! ones is continued (G3). A crash of the process forgets those made in it since then.
 //!
 //! A foreign layer inside may fail with an error that carries no classified failure, such as `tower`'s own timeout: it

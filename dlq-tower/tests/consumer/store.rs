@@ -39,7 +39,7 @@ async fn until(store: &Store, status: Status) {
     .await;
 }
 
-/// G3: attempts survive the delayed_retry.
+/// G3: attempts survive the delayed retry.
 #[tokio::test(start_paused = true)]
 async fn g3_a_long_wait_is_spent_in_the_store_and_the_count_goes_on() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
