@@ -32,7 +32,7 @@
 //! ask at once. Where it died in between, they find the letters at their next poll. For this each store listens, on one connection more than
 //! [`max_connections`](PostgresBuilder::max_connections), from when somebody first waits until its last clone is dropped.
 //! Where listening does not work, behind a [pooler](PostgresBuilder::pooler) that shares connections between transactions
-//! for example, queues find letters at their next poll.
+//! for example, consumers find letters at their next poll.
 //!
 //! # On failure
 //!

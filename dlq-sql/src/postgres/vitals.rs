@@ -195,7 +195,7 @@ async fn dead(conn: &mut PgConnection, names: &Names) -> Result<Vec<Finding>> {
 
 fn unheard() -> Finding {
     Finding::new(Severity::Warning, "connection", "LISTEN").found("nothing is heard", "what others say is heard").advice(
-        "queues find at their next poll, and not at once, what other processes made due; most often a pooler in transaction \
+        "consumers find at their next poll, and not at once, what other processes made due; most often a pooler in transaction \
          mode stands before the database: connect past it, or let it share connections between sessions, or say that it is \
          there (`PostgresBuilder::pooler`, for the command `pooler=true` in the URL)",
     )
@@ -205,7 +205,7 @@ fn untold(error: &StoreError) -> Finding {
     Finding::new(Severity::Warning, "connection", "LISTEN")
         .found(error.to_string(), "what others say is heard")
         .advice(
-            "queues on this connection would find at their next poll, and not at once, what other processes made due; see that the \
+            "consumers on this connection would find at their next poll, and not at once, what other processes made due; see that the \
              database takes one connection more; if this is a replica, check the server that takes writes; behind a pooler say \
              `.pooler(true)`, or pooler=true in the URL",
         )
