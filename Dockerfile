@@ -3,7 +3,7 @@
 #     docker build -t dlq .
 #     docker run --rm -e DLQ_FROM=postgres://ana@db/orders dlq groups
 #
-# Built for SQLite, PostgreSQL, NATS, Kafka (with TLS) and Redis; other features by `--build-arg FEATURES=…`.
+# Built for SQLite, PostgreSQL, MongoDB, NATS, Kafka (with TLS) and Redis; other features by `--build-arg FEATURES=…`.
 FROM rust:1.95-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ make perl pkg-config && rm -rf /var/lib/apt/lists/*
 WORKDIR /dlq

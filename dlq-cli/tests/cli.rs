@@ -508,7 +508,7 @@ async fn a_file_that_is_missing_foreign_or_damaged_is_named() {
     let none = Ran::from(dlq(&["list"]).output().unwrap());
     assert_eq!(none.code, 2);
     assert!(none.err.contains("DLQ_FROM"), "{}", none.err);
-    for from in ["dlq.db", "ftp://x", "mongodb://ana:s3cret@h/db"] {
+    for from in ["dlq.db", "ftp://x", "mysql://ana:s3cret@h/db"] {
         let ran = run(from);
         assert_eq!(ran.code, 2, "{from}");
         assert!(ran.err.contains("sqlite://") && !ran.err.contains("s3cret"), "{}", ran.err);

@@ -43,7 +43,7 @@ use crate::filter::FilterArgs;
 #[command(name = "dlq", version, max_term_width = 100)]
 pub(crate) struct Cli {
     /// Location of the dead letters: sqlite://dlq.db, postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE[?schema=NAME],
-    /// mongodb://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?prefix=NAME] (where built with it),
+    /// mongodb://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?prefix=NAME],
     /// redis-store://[USER:PASSWORD@]HOST[:PORT][?prefix=NAME], nats://[USER:PASSWORD@]HOST[:PORT]/STREAM,
     /// redis://[USER:PASSWORD@]HOST[:PORT]/[DATABASE/]KEY, or kafka://[USER:PASSWORD@]HOST[:PORT][,HOST…]/TOPIC, or the
     /// name of a context. Others on this machine see the arguments of a process: a password is better off in a context,

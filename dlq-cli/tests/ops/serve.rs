@@ -221,7 +221,7 @@ fn what_cannot_be_served_is_refused() {
     for (args, code, text) in [
         (&["--from", "nats:///DLQ"][..], 2, "names no server"),
         (&["--from", "kafka://127.0.0.1"], 2, "does not end with the name of a topic"),
-        (&["--from", &url, "--consumer", "orders/billing"], 2, "which shows all of its consumers"),
+        (&["--from", &url, "--consumer", "orders/billing"], 2, "cover all consumers"),
         (&["--from", "nonsense"], 2, "`nonsense` does not name dead letters"),
         (&[], 2, "where are the dead letters?"),
         (&["--from", &url, "--metrics", ":80"], 2, "`:80` is not where one can listen"),
