@@ -24,6 +24,8 @@ pub(crate) enum Broken {
     Fenced,
     /// It was to end.
     Stopped,
+    /// The letters go into a store, and are sent from there.
+    Kept(String),
     /// These records cannot be written, or stood beside one that cannot.
     Records(Vec<usize>, Code),
     /// A topic cannot be written to.
@@ -32,6 +34,15 @@ pub(crate) enum Broken {
     Server(SetupError),
     /// Asking again does not help.
     Refused(SetupError),
+}
+
+impl From<SetupError> for Broken {
+    fn from(error: SetupError) -> Self {
+        match error {
+            SetupError::Unavailable(..) => Self::Server(error),
+            _ => Self::Refused(error),
+        }
+    }
 }
 
 /// The right to send under a transactional id, until somebody else takes it.
@@ -106,10 +117,13 @@ impl Session {
     /// Writes these records, all or none of them, and returns where they stand. Where it does not, this session is at its
     /// end: the client loses count after a transaction that it has aborted because of a record. Blocks, for a minute and a half at most
     /// as long as the client keeps its word.
+    ///
+    /// `may_commit` is asked when the brokers have every record and before the commit, which its error prevents.
     pub(crate) fn transact(
         &self,
         records: &[OutgoingRecord],
         stop: &Stop,
+        may_commit: impl FnOnce() -> Result<(), Broken>,
     ) -> Result<Vec<Written>, Broken> {
         self.take_reports();
         self.producer.context().has_failed.store(false, Ordering::SeqCst);
@@ -117,13 +131,14 @@ impl Session {
         self.producer.begin_transaction().map_err(|error| self.why(error))?;
         tracing::trace!("the transaction is begun");
         let written = self.write(records, stop).and_then(|places| {
+            may_commit()?;
             tracing::trace!("the transaction is to be committed");
             self.producer.context().is_committing.store(true, Ordering::SeqCst);
             self.again(|producer| producer.commit_transaction(PATIENCE))?;
             tracing::trace!("the transaction is committed");
             Ok(places)
         });
-        if matches!(written, Err(Broken::Stopped | Broken::Server(_))) {
+        if matches!(written, Err(Broken::Stopped | Broken::Kept(_) | Broken::Server(_))) {
             // If it cannot be, whoever has the right next does it.
             let aborted = self.again(|producer| producer.abort_transaction(PATIENCE));
             tracing::debug!(?aborted, "the transaction is aborted");
@@ -338,5 +353,43 @@ fn is_of_topic(code: Code) -> bool {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::message::OwnedHeaders;
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+
+    /// Whoever waits for what is open then sees that there is something.
+    #[test]
+    fn g6_the_brokers_have_every_record_when_it_is_asked_whether_they_are_committed() {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("orders", 1, 1).unwrap();
+        let brokers = Brokers::at(mock.bootstrap_servers());
+        let mut config = brokers.client(&[], &[]).unwrap();
+        let reader: BaseConsumer = config.set("group.id", "reader").create().unwrap();
+        let record = OutgoingRecord {
+            topic: Arc::from("orders"),
+            partition: Some(0),
+            key: None,
+            value: Some("1".into()),
+            headers: OwnedHeaders::new(),
+        };
+        let records = [record.clone(), record];
+        let session = Session::open(&brokers, "dlq-replay.orders").unwrap();
+        let mut end = 0;
+        let kept = session.transact(&records, &Stop::default(), || {
+            end = reader.fetch_watermarks("orders", 0, PATIENCE).unwrap().1;
+            Err(Broken::Kept("in a store".to_owned()))
+        });
+        assert!(matches!(kept, Err(Broken::Kept(_))), "{kept:?}");
+        assert!(end >= 2, "{end}");
+        assert!(!session.may_be_committed());
     }
 }

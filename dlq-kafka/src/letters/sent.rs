@@ -1,9 +1,11 @@
 //! Knowledge about letters that were sent back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlq_core::store::reading::{self, Sent};
 use dlq_core::{DeadLetter, Death, StoreError, StoreErrorKind};
+use tokio::time::{Instant, sleep};
 
 use super::KafkaLetters;
 use super::ledger::{self, Marks, Read, Unclear};
@@ -11,6 +13,11 @@ use super::lookup::{Bounds, Lookup};
 use super::reading::{READING, unread};
 use crate::brokers::Brokers;
 use crate::error::SetupError;
+
+/// Time limit for transactions of replays to end: brokers abort one after 60 seconds, and look every 10.
+const OPEN: Duration = Duration::from_secs(90);
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Content of the ledger when it was read last.
 #[derive(Clone, Debug, Default)]
@@ -106,6 +113,9 @@ impl KafkaLetters {
         if letters.is_empty() {
             return Ok(());
         }
+        if !sent.is_known {
+            self.await_open_replays().await.map_err(unread)?;
+        }
         let news = sent.news(&self.lookup, &self.ledger).await.map_err(unread)?;
         // Later on it keeps nobody waiting.
         if !sent.is_known
@@ -129,6 +139,31 @@ impl KafkaLetters {
             if let Some(why) = sent.unclear(&letter.death()) {
                 reading::quarantine_unclear(letter, why);
             }
+        }
+        Ok(())
+    }
+
+    /// Returns when transactions have ended that were open in the ledger: a replay that had written there before the store
+    /// was known by the group's offsets may commit. One that writes later finds the store and gives way.
+    async fn await_open_replays(&self) -> Result<(), SetupError> {
+        let end = async |lookup: &Lookup| match ledger::bounds(lookup, &self.ledger).await {
+            Ok(bounds) => Ok(bounds.map_or(0, |bounds| bounds.end)),
+            // It is said where it is read.
+            Err(SetupError::Forbidden(_)) => Ok(0),
+            Err(error) => Err(error),
+        };
+        let written = end(&self.lookup.uncommitted()).await?;
+        let until = Instant::now() + OPEN;
+        while end(&self.lookup).await? < written {
+            if Instant::now() >= until {
+                let text = format!(
+                    "a transaction has been open in topic `{}`, which says what was sent back, for {OPEN:?}, and may send \
+                     letters; `kafka-transactions.sh find-hanging` names it",
+                    self.ledger
+                );
+                return Err(SetupError::Unavailable(text, None));
+            }
+            sleep(PAUSE).await;
         }
         Ok(())
     }

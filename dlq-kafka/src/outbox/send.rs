@@ -214,7 +214,7 @@ impl KafkaOutbox {
         let _stop = StopOnDrop(Arc::clone(&stop));
         let stopped = Arc::clone(&stop);
         let work = aside(PATIENCE * 6, move || {
-            let written = session.transact(&records, &stopped);
+            let written = session.transact(&records, &stopped, || Ok(()));
             (written, session.may_be_committed())
         });
         let mut work = pin!(work);
@@ -296,6 +296,7 @@ pub(super) fn why(broken: &Broken, ledger: &str) -> String {
                            it was written"
             .to_owned(),
         Broken::Stopped => OVER.to_owned(),
+        Broken::Kept(why) => why.clone(),
         Broken::Records(_, code) | Broken::Topic(code) => {
             format!("topic `{ledger}`, which says what was sent, cannot be written to: {code}")
         }

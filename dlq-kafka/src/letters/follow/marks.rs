@@ -15,6 +15,7 @@ use crate::brokers::Brokers;
 use crate::error::SetupError;
 use crate::groups::Groups;
 use crate::reach::{self, Heard, Yields};
+use crate::session::Broken;
 
 const LOOKING: &str = "look for the stores of dead letters";
 
@@ -135,15 +136,67 @@ impl<'a> Looking<'a> {
     }
 
     fn of(&self, group: &str) -> Result<Option<IngestMark>, SetupError> {
-        let own = client(self.brokers, group)?;
-        let what = format!("read the offsets of group `{group}`");
-        let ask = |patience| read(&own, self.topic, &self.partitions, patience);
-        Ok(match reach::of_group(&own, own.context(), &what, ask)? {
-            GroupOffsets::Mark(Mark { store, confirmed, .. }) => {
-                Some(IngestMark::new(group, store, confirmed))
+        mark_of(&client(self.brokers, group)?, group, self.topic, &self.partitions)
+    }
+}
+
+fn mark_of(
+    client: &BaseConsumer<Heard>,
+    group: &str,
+    topic: &str,
+    partitions: &[i32],
+) -> Result<Option<IngestMark>, SetupError> {
+    let what = format!("read the offsets of group `{group}`");
+    let ask = |patience| read(client, topic, partitions, patience);
+    Ok(match reach::of_group(client, client.context(), &what, ask)? {
+        GroupOffsets::Mark(Mark { store, confirmed, .. }) => {
+            Some(IngestMark::new(group, store, confirmed))
+        }
+        GroupOffsets::Nothing | GroupOffsets::Foreign => None,
+    })
+}
+
+/// Asks again and again whether the letters of a topic go into a store, by clients that stay connected.
+pub(in super::super) struct StoreWatch {
+    topic: Arc<str>,
+    partitions: Vec<i32>,
+    groups: Vec<(String, BaseConsumer<Heard>)>,
+}
+
+impl StoreWatch {
+    /// Looks for the groups by which the topic is followed now, and connects for each of them and for the first; blocks. A
+    /// group for one more store that comes to be later is not among them.
+    pub(in super::super) fn open(brokers: &Brokers, topic: &Arc<str>) -> Result<Self, SetupError> {
+        let looking = Looking::at(brokers, topic)?;
+        let first = group_of(topic);
+        let others = looking.others(&first)?;
+        let connect = |group: String| {
+            let client = client(brokers, &group)?;
+            Ok((group, client))
+        };
+        let groups: Result<_, SetupError> =
+            std::iter::once(first).chain(others).map(connect).collect();
+        Ok(Self { topic: Arc::clone(topic), partitions: looking.partitions, groups: groups? })
+    }
+
+    /// Refuses a replay of letters that go into a store, which would not learn of it; blocks.
+    pub(in super::super) fn refuse_kept(&self) -> Result<(), Broken> {
+        let first = group_of(&self.topic);
+        for (group, client) in &self.groups {
+            let store = match mark_of(client, group, &self.topic, &self.partitions) {
+                Ok(mark) => mark.map(|mark| mark.store),
+                // As `all`: what this user may not see of another group is skipped.
+                Err(SetupError::Config(_)) if *group != first => None,
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(store) = store {
+                return Err(Broken::Kept(format!(
+                    "the letters of topic `{}` are kept in {store}, which would not learn of it; send them from that store",
+                    self.topic
+                )));
             }
-            GroupOffsets::Nothing | GroupOffsets::Foreign => None,
-        })
+        }
+        Ok(())
     }
 }
 

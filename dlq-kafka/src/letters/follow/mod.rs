@@ -10,6 +10,7 @@ mod mark;
 pub(super) mod marks;
 mod member;
 
+pub(super) use marks::StoreWatch;
 pub use marks::find_topic;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -9,14 +9,16 @@
 //!    open is aborted. In a transaction of its own it writes to the ledger that it has begun.
 //! 2. *Read* the ledger up to that record: everything that was sent before stands before it.
 //! 3. *Send* what is wanted and not marked, and the mark of each, in one transaction.
-//! 4. *Commit.* Letters and marks are there, all of them or none. Then 3 again.
+//! 4. *Look* whether the letters go into a store by now, which would not learn of it; then abort. Who follows them into one
+//!    waits for what is open in the ledger, so that one of both sees the other.
+//! 5. *Commit.* Letters and marks are there, all of them or none. Then 3 again.
 //!
 //! # What happens if the process dies
 //!
-//! - Before 3, and after 4: nothing is open. What is marked is not sent again.
-//! - In 3: the transaction is aborted by whoever takes the id next, or after 60 seconds. Nothing of it ever was, for
+//! - Before 3, and after 5: nothing is open. What is marked is not sent again.
+//! - In 3 and 4: the transaction is aborted by whoever takes the id next, or after 60 seconds. Nothing of it ever was, for
 //!   whoever reads with `read_committed`; until then such readers of the topics that it wrote to wait.
-//! - In 4: the cluster has decided to commit, and does so before it hands out the id again, or it has not, as above.
+//! - In 5: the cluster has decided to commit, and does so before it hands out the id again, or it has not, as above.
 //! - A process that is stopped and goes on later finds that its id was taken. Nothing of what it had open is there; it
 //!   waits until the ledger has not moved for a while, takes the id again, reads the ledger, and goes on with the rest.
 //!   So do two who send at once.
@@ -80,7 +82,8 @@ pub struct Replayed {
 /// What was sent is marked in the [ledger](KafkaLetters::with_ledger), a compacted topic that is created when it is not
 /// there, in the transaction that sends it, and read with the status `sent` from then on. Running it twice, at once or
 /// one after the other, sends nothing twice; running it again after it was killed or cancelled goes on. A letter that
-/// died again is a new death, and can be sent again. How often a letter was sent back goes with it, and a letter at the
+/// died again is a new death, and can be sent again. Letters that are [followed](dlq_core::log::Log::follow) into a store are
+/// sent from there: a replay that was begun before ends. How often a letter was sent back goes with it, and a letter at the
 /// [cap](Self::with_cap) is not sent (G7).
 ///
 /// A death whose record in the ledger is none of this version is not sent, and fails alone: whether it was sent nobody can
@@ -126,7 +129,8 @@ pub struct Replayed {
 /// # Permissions
 ///
 /// To write to the topics that letters go to and to the ledger, to read the ledger, and to write as the transactional id
-/// `dlq-replay.<topic>`; to create the ledger, unless it is there: one partition, `cleanup.policy=compact`. To describe the
+/// `dlq-replay.<topic>`; to describe the group `dlq-ingest.<topic>`, and to list groups, without which no store of another
+/// group is seen; to create the ledger, unless it is there: one partition, `cleanup.policy=compact`. To describe the
 /// groups whose handlers get letters by retry topics that groups share.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent until it runs"]

@@ -10,6 +10,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::aside::{aside, leave};
+use super::super::follow::StoreWatch;
 use super::super::ledger::{self, Keeps, Ledger, Marks, PATIENCE, random};
 use super::super::picture::{LetterPosition, Row};
 use super::super::send::{Shipment, now};
@@ -65,7 +66,8 @@ impl KafkaReplay {
     ///
     /// # Errors
     ///
-    /// When it cannot begin; as [`plan`](Self::plan).
+    /// When it cannot begin; as [`plan`](Self::plan). The report says [`stopped`](ReplayReport::stopped) with `Refused` where
+    /// the letters are kept in a store, perhaps since a moment ago: it would not learn of what is sent.
     ///
     /// # Cancel safety
     ///
@@ -175,6 +177,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             }
             match why {
                 Broken::Stopped => return Ok(()),
+                Broken::Kept(why) => return Err(refused(why)),
                 Broken::Fenced if taken < TAKEN => {
                     taken += 1;
                     self.make_way(ledger).await?;
@@ -209,20 +212,28 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     /// it.
     async fn send_some(&mut self, ledger: &mut Option<Ledger>) -> Result<(), Broken> {
         let (brokers, from) = (self.brokers.clone(), self.shipment.from.clone());
+        let (at, topic) = (brokers.clone(), Arc::from(from.as_str()));
+        let watch = within(PATIENCE, move || {
+            let watch = StoreWatch::open(&at, &topic)?;
+            watch.refuse_kept()?;
+            Ok(Arc::new(watch))
+        });
+        let watch = watch.await?;
         let session =
             within(PATIENCE * 3, move || Session::open(&brokers, &format!("dlq-replay.{from}")))
                 .await?;
         tracing::trace!("the right to send is taken");
         let session = Arc::new(session);
-        let done = self.send_by(&session, ledger).await;
-        // Closing it may block, and nobody waits for it.
-        leave(move || drop(session));
+        let done = self.send_by(&session, &watch, ledger).await;
+        // Closing them may block, and nobody waits for it.
+        leave(move || drop((session, watch)));
         done
     }
 
     async fn send_by(
         &mut self,
         session: &Arc<Session>,
+        watch: &Arc<StoreWatch>,
         ledger: &mut Option<Ledger>,
     ) -> Result<(), Broken> {
         let is_first = ledger.is_none();
@@ -236,7 +247,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let begun = self.shipment.begun(now());
         let begun =
             begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
-        let begun = self.transact(session, vec![begun]).await;
+        let begun = self.transact(session, watch, vec![begun]).await;
         if is_first && begun.is_err() {
             // Others may begin before it is tried again: it is to be looked at anew.
             *ledger = None;
@@ -253,7 +264,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
                 continue;
             }
             let records = parcels.iter().flat_map(|p| [p.letter.clone(), p.mark.clone()]).collect();
-            match self.transact(session, records).await {
+            match self.transact(session, watch, records).await {
                 Ok(places) => {
                     let records = parcels.iter().flat_map(|p| [&p.letter, &p.mark]);
                     for (record, (partition, offset)) in records.zip(places) {
@@ -289,21 +300,24 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     async fn transact(
         &self,
         session: &Arc<Session>,
+        watch: &Arc<StoreWatch>,
         records: Vec<OutgoingRecord>,
     ) -> Result<Vec<Written>, Broken> {
         let (session, stop) = (Arc::clone(session), Arc::clone(&self.stop));
-        within(PATIENCE * 6, move || session.transact(&records, &stop)).await
+        let watch = Arc::clone(watch);
+        within(PATIENCE * 6, move || session.transact(&records, &stop, || watch.refuse_kept()))
+            .await
     }
 
     /// The ledger, read beyond this offset or, without one, to its end.
     async fn read_on(&self, open: Option<Ledger>, beyond: Option<i64>) -> Result<Ledger, Broken> {
         let (brokers, topic) = (self.brokers.clone(), Arc::clone(&self.shipment.ledger));
-        let read = move || {
+        within(PATIENCE * 20, move || {
             let mut open = open.map_or_else(|| Ledger::open(&brokers, &topic), Ok)?;
             open.read(beyond)?;
             Ok(open)
-        };
-        within(PATIENCE * 20, move || read().map_err(of_setup)).await
+        })
+        .await
     }
 
     /// Reads the ledger beyond this offset, and leaves out what it says was sent.
@@ -403,13 +417,6 @@ pub(crate) async fn within<V: Send + 'static>(
         Err(Broken::Server(SetupError::Unavailable(text, None)))
     };
     aside(time, work).await.unwrap_or_else(silent)
-}
-
-pub(crate) fn of_setup(error: SetupError) -> Broken {
-    match error {
-        SetupError::Unavailable(..) => Broken::Server(error),
-        _ => Broken::Refused(error),
-    }
 }
 
 fn unavailable(text: String) -> StoreError {

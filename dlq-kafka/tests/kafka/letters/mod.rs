@@ -8,6 +8,7 @@ mod reading;
 mod replay;
 mod replay_brokers;
 mod replay_heard;
+mod replay_kept;
 mod replay_killed;
 mod replay_refused;
 mod replay_shared;

@@ -144,21 +144,22 @@ async fn g6_nothing_is_sent_again_by_another_alias_of_the_cluster() {
     let unclear = shown.iter().filter(|letter| letter.attributes.contains_key(UNCLEAR));
     assert_eq!((shown.len(), unclear.count()), (3, 2));
 
+    // By its name it goes on, and nobody is in the way of who began.
+    assert_eq!(run(to_origin(&shop.letters(), 3)).await.sent, 1);
+    shop.assert_once(0..3).await;
+
     let log = KafkaLetters::new(&shop.brokers().with_cluster("eu"), &*shop.dlq);
     let mut feed = follow(&log, "memory", Duration::from_secs(10)).await.unwrap();
     let refused = feed.next(10).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig);
     assert!(refused.to_string().contains("`--kafka-cluster`"), "{refused}");
 
-    // By its name it goes on, and nobody is in the way of who began.
-    assert_eq!(run(to_origin(&shop.letters(), 3)).await.sent, 1);
-    shop.assert_once(0..3).await;
-
     // On somebody's word that the other name is right from now on.
     let producer: FutureProducer = shop.config().create().unwrap();
     let forgotten = FutureRecord::<str, str>::to(&ledger).key("begun");
     producer.send(forgotten, PATIENCE).await.unwrap();
     assert!(to_origin(&others, 4).plan().await.is_ok());
+    assert_eq!(feed.next(10).await.unwrap().len(), 3);
 }
 
 /// The one has looked at the ledger before the other says its name in it.

@@ -121,6 +121,12 @@ async fn a_pointer_into_a_topic_that_may_not_be_read_stops_nobody() {
     };
     timeout(PATIENCE, refused).await.expect("the rules are in force");
 
+    let why = sent_back(&letters, &written).await;
+    assert!(why[0].as_ref().is_some_and(|why| why.contains("`Read`")), "{why:?}");
+    assert!(why[1].as_ref().is_some_and(|why| why.contains("`Describe`")), "{why:?}");
+    assert_eq!(why[2..4], [None, None]);
+    assert!(why[4].as_ref().is_some_and(|why| why.contains("Gone")), "{why:?}");
+
     let fed = drain(open(dead.letters().until_end()).await).await;
     let shown = letters.get_all(written.iter().map(|letter| letter.id).collect()).await.unwrap();
     assert_eq!((fed.len(), shown.len()), (written.len(), written.len()));
@@ -141,12 +147,6 @@ async fn a_pointer_into_a_topic_that_may_not_be_read_stops_nobody() {
         let one = letters.get(letter(n).id).await.unwrap().unwrap();
         assert!(one.attributes.contains_key(UNREAD), "{one:?}");
     }
-
-    let why = sent_back(&letters, &written).await;
-    assert!(why[0].as_ref().is_some_and(|why| why.contains("`Read`")), "{why:?}");
-    assert!(why[1].as_ref().is_some_and(|why| why.contains("`Describe`")), "{why:?}");
-    assert_eq!(why[2..4], [None, None]);
-    assert!(why[4].as_ref().is_some_and(|why| why.contains("Gone")), "{why:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,7 +175,11 @@ async fn a_pointer_into_a_topic_that_is_away_is_waited_for_and_then_stops_nobody
         let record = FutureRecord::<[u8], _>::to(&shop.topic).partition(n).payload(&b"message"[..]);
         producer.send(record, PATIENCE).await.unwrap();
     }
-    let letters = shop.bury(&dead).await;
+    shop.bury(&dead).await;
+    // The same letters once more, which go into no store.
+    let unfollowed = Shop { dlq: "away-unfollowed.dlq".to_owned(), ..shop.clone() };
+    make(&shop, &unfollowed.dlq, 1, TopicReplication::Fixed(3)).await;
+    let letters = unfollowed.bury(&dead).await;
     let mut feed = open(shop.letters().until_end()).await;
     let gone = node(leader(&shop, &shop.topic, 0));
     tokio::task::block_in_place(|| cluster.kill(gone).unwrap());
