@@ -91,67 +91,33 @@
 //!   `panic = "abort"` ends instead, and is told so before the first header is read. A name is read up to its first NUL.
 
 pub mod admin;
-mod blocked;
-mod brokers;
-mod commits;
+mod client;
+mod consumer;
+mod dead;
 pub mod dialect;
-mod dispatch;
-mod done;
-mod error;
-mod gauges;
-mod groups;
-mod handover;
-mod ladder;
-pub mod lag;
-mod letters;
-mod lines;
-mod lost;
-mod marks;
-mod new_partitions;
 mod outbox;
-mod partition;
-mod piece;
-mod poll;
-mod produce;
-mod reach;
-mod reading;
-mod rebalance;
-mod record;
-mod retry_queue;
-mod session;
-mod settle;
-mod shared;
-mod side_reader;
-mod sink;
-mod source;
-mod stop;
-mod topics;
-mod tracker;
-mod transport;
-mod waiting;
-mod wire;
 
-pub use brokers::Brokers;
-pub use gauges::{
+pub use client::brokers::Brokers;
+pub use client::ladder::{Ladder, Stage};
+pub use client::record::Record;
+pub use client::topics::{DlqTopic, RetryTopics};
+pub use consumer::gauges::{
     DLQ_KAFKA_ANEW, DLQ_KAFKA_LATENESS_SECONDS, DLQ_KAFKA_LOST, DLQ_KAFKA_NEXT_DUE_SECONDS,
     DLQ_KAFKA_PAUSED, DLQ_KAFKA_RETRIES, DLQ_KAFKA_UNCLAIMED, DLQ_KAFKA_WAITING,
 };
-pub use ladder::{Ladder, Stage};
-pub use lag::KafkaLag;
-pub use letters::{
+pub use consumer::lag::{self, KafkaLag};
+pub use consumer::lines::Concurrency;
+pub use consumer::marks::KafkaCrashMarks;
+pub use consumer::retry_queue::KafkaRetryQueue;
+pub use consumer::settle::KafkaSettle;
+pub use consumer::source::KafkaSource;
+pub use consumer::transport::{KafkaTransport, Start};
+pub use dead::sink::KafkaSink;
+pub use dead::{
     KafkaEntries, KafkaLetters, KafkaReplay, KafkaTarget, QueueDepth, QueueDepthReader,
     ReplayOutcome, ReplayPlan, ReplayReport, Replayed, ScanRange, Skipped, Subscriber, find_topic,
 };
-pub use lines::Concurrency;
-pub use marks::KafkaCrashMarks;
 pub use outbox::KafkaOutbox;
-pub use record::Record;
-pub use retry_queue::KafkaRetryQueue;
-pub use settle::KafkaSettle;
-pub use sink::KafkaSink;
-pub use source::KafkaSource;
-pub use topics::{DlqTopic, RetryTopics};
-pub use transport::{KafkaTransport, Start};
 
 /// The letters of a log as an engine has them; with [`KafkaLetters`], those of a topic.
 pub use dlq_letters::log::Reading;

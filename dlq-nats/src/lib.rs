@@ -71,63 +71,30 @@
 //! |---|---|---|
 //! | `router` | no | [`EventRouter`], which `dlq route` runs |
 
-mod acks;
 pub mod admin;
-mod bounds;
-mod buckets;
-mod difference;
-mod dispatch;
-mod domain;
-mod durable;
-mod empty_requests;
-mod error;
+mod client;
+mod consumer;
+mod dead;
 pub mod idempotency;
-mod inboxes;
-mod jetstream;
-mod leader;
-mod lease_check;
-mod letters;
-mod lines;
-mod marks;
-mod message_meta;
-mod names;
-mod no_leader;
 mod outbox;
-mod overdue;
-mod permissions;
-mod publish;
-mod pull;
-mod ready;
-mod records;
-mod retry_queue;
 pub mod router;
-mod server_time;
-mod settle;
-mod sink;
-mod source;
-mod streams;
-mod subjects;
-mod transport;
-mod unreadable;
-mod version;
-mod wire;
 
-pub use idempotency::{IdempotencyBucket, NatsIdempotency};
-pub use jetstream::JetStream;
-pub use letters::{
+pub use client::jetstream::JetStream;
+pub use client::streams::{AdvisoryStream, DlqStream, RetryStream};
+pub use consumer::marks::NatsCrashMarks;
+pub use consumer::retry_queue::NatsRetryQueue;
+pub use consumer::settle::NatsSettle;
+pub use consumer::source::NatsSource;
+pub use consumer::transport::{NatsTransport, Start};
+pub use dead::sink::NatsSink;
+pub use dead::{
     NatsEntries, NatsLetters, NatsReplay, NatsTarget, Progress, QueueDepth, ReplayOutcome,
     ReplayPlan, ReplayReport, Replayed, Skipped, StoredLetter, Subscriber,
 };
-pub use marks::NatsCrashMarks;
+pub use idempotency::{IdempotencyBucket, NatsIdempotency};
 pub use outbox::NatsOutbox;
-pub use retry_queue::NatsRetryQueue;
 #[cfg(feature = "router")]
 pub use router::EventRouter;
-pub use settle::NatsSettle;
-pub use sink::NatsSink;
-pub use source::NatsSource;
-pub use streams::{AdvisoryStream, DlqStream, RetryStream};
-pub use transport::{NatsTransport, Start};
 
 /// The letters of a log as an engine has them; with [`NatsLetters`], those of a stream.
 pub use dlq_letters::log::Reading;

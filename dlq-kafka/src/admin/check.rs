@@ -6,9 +6,9 @@ use rdkafka::Offset;
 use rdkafka::admin::ResourceSpecifier;
 
 use super::{Deployment, Finding, Severity, claims, rules};
-use crate::brokers::Brokers;
-use crate::error::SetupError;
-use crate::topics::{
+use crate::client::brokers::Brokers;
+use crate::client::error::SetupError;
+use crate::client::topics::{
     Cluster, Look, Role, SETTLING, Seen, blocking, judge, merge, read_settings, topic_name,
 };
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use dlq_core::Severity::{Error, Note, Warning};
 
 use super::{Deployment, Finding};
-use crate::brokers::Brokers;
-use crate::error::SetupError;
-use crate::ladder::Ladder;
-use crate::letters::newest;
-use crate::topics::{Cluster, Look, blocking, topic_name};
-use crate::wire;
+use crate::client::brokers::Brokers;
+use crate::client::error::SetupError;
+use crate::client::ladder::Ladder;
+use crate::client::topics::{Cluster, Look, blocking, topic_name};
+use crate::client::wire;
+use crate::dead::newest;
 
 /// Number of offsets of each partition that are looked at, from its end.
 const OFFSETS: u64 = 10_000;

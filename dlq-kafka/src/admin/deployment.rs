@@ -1,10 +1,10 @@
 use dlq_core::{Finding, StoreError};
 use serde::{Deserialize, Serialize};
 
-use crate::brokers::Brokers;
-use crate::error::SetupError;
-use crate::ladder::{Ladder, Stage};
-use crate::topics::{DlqTopic, RetryTopics, WantedTopic, make, topic_name};
+use crate::client::brokers::Brokers;
+use crate::client::error::SetupError;
+use crate::client::ladder::{Ladder, Stage};
+use crate::client::topics::{DlqTopic, RetryTopics, WantedTopic, make, topic_name};
 
 /// Description of the topics and groups that should exist at the brokers. See the [module docs](super).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use dlq_core::Finding;
 use dlq_core::Severity::{Note, Warning};
 use dlq_core::policy::duration::format as time;
 
-use crate::topics::topic_name;
+use crate::client::topics::topic_name;
 
 /// Share of a retention, in percent, after which a finding is reported.
 const NEARLY: u32 = 80;

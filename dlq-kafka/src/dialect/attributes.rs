@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::gap::{DIALECT, Gap, POINTER, PREVIOUS, UNKNOWN, UNREADABLE_HEADERS};
 use super::story::Story;
-use crate::wire::REST;
+use crate::client::wire::REST;
 
 /// Number of bytes of a header that an attribute keeps.
 const MAX_ATTRIBUTE: usize = 1024;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, Newest};
 use super::spring_cloud_stream as stream;
-use crate::record::Record;
+use crate::client::record::Record;
 
 const MAGIC: u8 = 0xff;
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use dlq_core::{Headers, Timestamp};
 
 use super::values::{millis, text, topic};
-use crate::record::Record;
+use crate::client::record::Record;
 
 /// Order of several headers of one name: which one was written last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -83,8 +83,8 @@ use std::sync::Arc;
 use dlq_core::DeadLetter;
 use dlq_core::protocol::{is_ours, names};
 
-use crate::record::Record;
-use crate::wire;
+use crate::client::record::Record;
+use crate::client::wire;
 use fields::{Fields, Newest};
 use story::Story;
 

@@ -10,7 +10,7 @@ use super::errors::Error;
 use super::fields::{Coordinates, Fields};
 use super::story::{Story, Told};
 use super::values;
-use crate::wire::{self, REST, Unpacked};
+use crate::client::wire::{self, REST, Unpacked};
 
 const COORDINATES: Coordinates = Coordinates {
     topic: names::ORIGINAL_TOPIC,

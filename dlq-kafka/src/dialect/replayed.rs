@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dlq_core::protocol::{Claimed, names, split};
 use dlq_core::{Death, Message, Origin, Timestamp};
 
-use crate::record::Record;
+use crate::client::record::Record;
 
 /// Headers that our replay wrote onto the record.
 pub(super) struct Replayed {

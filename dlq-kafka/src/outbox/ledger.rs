@@ -13,10 +13,10 @@ use rdkafka::message::OwnedHeaders;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 use serde::Serialize;
 
-use crate::brokers::Brokers;
-use crate::dispatch::{OutgoingRecord, refused};
-use crate::error::{SetupError, is_refusal};
-use crate::letters::{BEGUN, PATIENCE, config};
+use crate::client::brokers::Brokers;
+use crate::client::error::{SetupError, is_refusal};
+use crate::dead::dispatch::{OutgoingRecord, refused};
+use crate::dead::{BEGUN, PATIENCE, config};
 
 /// A record as it is written, for people: what counts is its key.
 #[derive(Debug, Serialize)]

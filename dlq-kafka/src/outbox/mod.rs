@@ -16,11 +16,12 @@ use dlq_core::{DeadLetter, StoreError, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::brokers::Brokers;
-use crate::dispatch::{REPLAYING, first_stage, group_of};
-use crate::ladder::{Ladder, is_topic};
-use crate::letters::{Keeps, Lookup, ensure, leave, random};
-use crate::session::Session;
+use crate::client::aside::leave;
+use crate::client::brokers::Brokers;
+use crate::client::ladder::{Ladder, is_topic};
+use crate::dead::dispatch::{REPLAYING, first_stage, group_of};
+use crate::dead::session::Session;
+use crate::dead::{Keeps, Lookup, ensure, random};
 
 /// Prefix of the transactional ids of outboxes.
 const PREFIX: &str = "dlq-outbox.";

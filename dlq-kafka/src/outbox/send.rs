@@ -8,15 +8,16 @@ use dlq_core::{StoreError, StoreErrorKind};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{Held, KafkaOutbox, ledger};
-use crate::dispatch::{
+use crate::client::aside::aside;
+use crate::client::error::SetupError;
+use crate::client::ladder::{Ladder, is_topic};
+use crate::dead::PATIENCE;
+use crate::dead::dispatch::{
     OutgoingRecord, REPLAYING, Recipient, born_in, closed, group_of, not_taken, pack_letter,
     refused,
 };
-use crate::error::SetupError;
-use crate::ladder::{Ladder, is_topic};
-use crate::letters::{PATIENCE, aside};
-use crate::session::{Broken, Session, Written};
-use crate::stop::{Stop, StopOnDrop};
+use crate::dead::session::{Broken, Session, Written};
+use crate::dead::stop::{Stop, StopOnDrop};
 
 /// Letters in a transaction, at most.
 const LETTERS: usize = 500;

@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::send::{Failed, why};
 use super::{KafkaOutbox, PREFIX, ledger};
-use crate::dispatch::{REPLAYING, refused};
-use crate::error::SetupError;
-use crate::letters::{PATIENCE, aside};
+use crate::client::aside::aside;
+use crate::client::error::SetupError;
+use crate::dead::PATIENCE;
+use crate::dead::dispatch::{REPLAYING, refused};
 
 /// Greatest difference between the clocks of the broker and of the store.
 const SKEW: Duration = Duration::from_secs(60);
@@ -90,7 +91,7 @@ impl KafkaOutbox {
                 Err(Failed::Unknown(text)) => return Err(unavailable(text)),
                 Err(Failed::Broken(broken)) => {
                     return Err(match broken {
-                        crate::session::Broken::Refused(error) => error.for_store(REPLAYING),
+                        crate::dead::session::Broken::Refused(error) => error.for_store(REPLAYING),
                         broken => unavailable(why(&broken, &self.ledger)),
                     });
                 }

@@ -6,10 +6,10 @@ use futures_util::{StreamExt as _, stream};
 
 use super::KafkaOutbox;
 use super::send::{missing, no_topic};
-use crate::dispatch::REPLAYING;
-use crate::error::SetupError;
-use crate::ladder::is_topic;
-use crate::letters::{bounds, listeners};
+use crate::client::error::SetupError;
+use crate::client::ladder::is_topic;
+use crate::dead::dispatch::REPLAYING;
+use crate::dead::{bounds, listeners};
 
 /// Topics that are asked for at the same time.
 const AT_ONCE: usize = 16;

@@ -4,10 +4,10 @@ use dlq_core::StoreError;
 
 use super::rules::{self, consumer_name, stream_name};
 use super::{Deployment, Finding, Severity};
-use crate::durable::Durable;
-use crate::error::SetupError;
-use crate::jetstream::JetStream;
-use crate::streams;
+use crate::client::error::SetupError;
+use crate::client::jetstream::JetStream;
+use crate::client::streams;
+use crate::consumer::durable::Durable;
 
 const CREATING: &str = "create a deployment";
 

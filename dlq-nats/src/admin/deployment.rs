@@ -5,8 +5,8 @@ use dlq_core::policy::duration;
 use serde::{Deserialize, Serialize};
 
 use crate::NatsTransport;
+use crate::client::streams::{DlqStream, RetryStream};
 use crate::router::RouterConfig;
-use crate::streams::{DlqStream, RetryStream};
 
 /// Description of the streams, buckets and consumers that should exist at the server. See the [module docs](super).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ impl StreamPlan {
             storage: self.storage,
             max_age: self.max_age,
             duplicate_window: self.duplicate_window.min(longest),
-            ..crate::streams::base(self.replicas)
+            ..crate::client::streams::base(self.replicas)
         })
     }
 }

@@ -10,10 +10,10 @@ use futures_util::TryStreamExt as _;
 
 use super::rules::{self, Facts, Watch, consumer_name, stream_name};
 use super::{Deployment, Finding, Severity, permissions, retries};
-use crate::error::SetupError;
-use crate::jetstream::JetStream;
+use crate::client::error::SetupError;
+use crate::client::jetstream::JetStream;
+use crate::client::subjects;
 use crate::router::{DURABLE, RouterConfig};
-use crate::subjects;
 
 const CHECKING: &str = "check a deployment";
 /// Time limit for an answer.
@@ -208,7 +208,7 @@ impl Look<'_> {
     }
 
     async fn find(&mut self, name: &str) -> Result<Option<Info>, StoreError> {
-        match crate::streams::find(&self.context, name).await {
+        match crate::client::streams::find(&self.context, name).await {
             Ok(found) => Ok(found),
             Err(error @ SetupError::Unavailable(..)) => {
                 self.unanswered(&format!("STREAM.INFO.{name}"), &error.to_string())?;

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use async_nats::Client;
 
 use super::{Deployment, Finding, Severity};
-use crate::buckets;
-use crate::permissions::{ACK, User, WHO_AM_I, acknowledged, read_from};
+use crate::client::buckets;
+use crate::client::permissions::{ACK, User, WHO_AM_I, acknowledged, read_from};
+use crate::client::streams::{MAX_DELIVERIES, TERMINATED};
 
 /// Subjects of which one will do, and what does not work without.
 type Needed = Vec<(Vec<String>, &'static str)>;
@@ -141,7 +142,5 @@ fn subscribes(deployment: &Deployment) -> Needed {
         return Vec::new();
     }
     let to = "the router hears nothing while the stream of advisories has no leader";
-    [crate::router::MAX_DELIVERIES, crate::router::TERMINATED]
-        .map(|subject| (vec![subject.to_owned()], to))
-        .to_vec()
+    [MAX_DELIVERIES, TERMINATED].map(|subject| (vec![subject.to_owned()], to)).to_vec()
 }

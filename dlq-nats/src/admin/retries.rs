@@ -12,9 +12,9 @@ use futures_util::TryStreamExt as _;
 use super::look::{LOOKS, PAUSE};
 use super::rules::{Facts, consumer_name, stream_name, timestamp};
 use super::{Finding, Severity};
-use crate::names;
-use crate::overdue::{LATE, due};
-use crate::streams::RetryStream;
+use crate::client::names;
+use crate::client::streams::RetryStream;
+use crate::consumer::overdue::{LATE, due};
 
 use Severity::{Note, Warning};
 

@@ -8,10 +8,10 @@ use dlq_core::Timestamp;
 use dlq_core::policy::duration::format as time;
 
 use super::{ConsumerPlan, Finding, Severity};
-use crate::bounds;
-use crate::difference::{Difference, Differences};
-use crate::streams;
-use crate::version::{FILTERS, SCHEDULES, parse};
+use crate::client::bounds;
+use crate::client::difference::{Difference, Differences};
+use crate::client::streams;
+use crate::client::version::{FILTERS, SCHEDULES, parse};
 
 use Severity::{Error, Note, Warning};
 

@@ -6,9 +6,9 @@ use dlq_core::StoreError;
 use dlq_core::policy::duration;
 use serde::{Deserialize, Serialize};
 
-use crate::buckets;
-use crate::difference::{Differences, word};
-use crate::jetstream::JetStream;
+use crate::client::buckets;
+use crate::client::difference::{Differences, word};
+use crate::client::jetstream::JetStream;
 
 const OPENING: &str = "open the bucket of idempotency keys";
 

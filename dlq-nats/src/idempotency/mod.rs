@@ -53,10 +53,10 @@ use futures_util::StreamExt as _;
 pub use bucket::IdempotencyBucket;
 use record::{Phase, Record, Seen};
 
-use crate::buckets;
-use crate::jetstream::JetStream;
-use crate::names::token;
-use crate::server_time::ServerTime;
+use crate::client::buckets;
+use crate::client::jetstream::JetStream;
+use crate::client::names::token;
+use crate::client::server_time::ServerTime;
 
 /// Number of tries of a write that others keep overtaking.
 const TRIES: u32 = 100;
@@ -361,6 +361,6 @@ mod tests {
         assert_ne!(name("a", b"b"), name("ab", b""));
         assert_ne!(name("a", b"b"), name("a", b"c"));
         let long = name(&"é.".repeat(500), &[7; 100_000]);
-        assert!(long.len() < 200 && crate::names::is_subject(&long), "{long}");
+        assert!(long.len() < 200 && crate::client::names::is_subject(&long), "{long}");
     }
 }

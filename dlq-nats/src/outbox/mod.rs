@@ -15,12 +15,12 @@ use dlq_core::store::Target;
 use dlq_core::{BindingKey, DeadLetter, StoreError, Timestamp};
 use tokio::time::Instant;
 
-use crate::dispatch::{Dispatch, consumer_of};
-use crate::domain::StreamDomain;
-use crate::inboxes::Inboxes;
-use crate::jetstream::JetStream;
-use crate::names::is_subject;
-use crate::streams::RetryStream;
+use crate::client::domain::StreamDomain;
+use crate::client::inboxes::Inboxes;
+use crate::client::jetstream::JetStream;
+use crate::client::names::is_subject;
+use crate::client::streams::RetryStream;
+use crate::dead::dispatch::{Dispatch, consumer_of};
 
 /// Sends letters of a store back to the streams of one JetStream domain; an [`Outbox`].
 ///

@@ -9,11 +9,11 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use super::{NatsOutbox, NoKeeper};
-use crate::dispatch::{Dispatch, Parcel, REPLAYING, Unsent, consumer_of};
-use crate::inboxes::Heard;
-use crate::letters::replay::{self, Hears};
-use crate::permissions::unanswered;
-use crate::streams::find;
+use crate::client::inboxes::Heard;
+use crate::client::permissions::unanswered;
+use crate::client::streams::find;
+use crate::dead::dispatch::{Dispatch, Parcel, REPLAYING, Unsent, consumer_of};
+use crate::dead::replay::{self, Hears};
 
 /// Letters that are handed to the server at once, at most.
 const LETTERS: usize = 64;

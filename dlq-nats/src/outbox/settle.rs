@@ -10,11 +10,11 @@ use dlq_core::{StoreError, StoreErrorKind, Timestamp};
 use futures_util::TryStreamExt as _;
 
 use super::{NatsOutbox, NoKeeper};
-use crate::buckets::{date_time, timestamp};
-use crate::dispatch::{REPLAYING, once_of};
-use crate::leader::{self, Which};
-use crate::letters::scan::Scan;
-use crate::streams::find;
+use crate::client::buckets::{date_time, timestamp};
+use crate::client::leader::{self, Which};
+use crate::client::streams::find;
+use crate::dead::dispatch::{REPLAYING, once_of};
+use crate::dead::scan::Scan;
 
 /// Greatest difference between the clocks of the server and of the store.
 const SKEW: Duration = Duration::from_secs(60);

@@ -6,12 +6,12 @@ use dlq_core::outbox::{Address, Survey};
 use dlq_core::replay::Subscriber;
 
 use super::{NatsOutbox, NoKeeper};
-use crate::dispatch::REPLAYING;
-use crate::letters::replay;
-use crate::names::token;
-use crate::permissions;
-use crate::publish::unwritable;
-use crate::streams::find;
+use crate::client::names::token;
+use crate::client::permissions;
+use crate::client::publish::unwritable;
+use crate::client::streams::find;
+use crate::dead::dispatch::REPLAYING;
+use crate::dead::replay;
 
 impl NatsOutbox {
     pub(super) async fn look(&self, to: &BTreeSet<Address>) -> Result<Survey, StoreError> {

@@ -3,7 +3,7 @@
 use dlq_core::{ErrorClass, Reason, Timestamp};
 use serde::Deserialize;
 
-use crate::names;
+use crate::client::names;
 
 /// An advisory. It names the message and carries nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{Config, Store};
 
-use crate::buckets;
-use crate::error::SetupError;
-use crate::streams::find;
+use crate::client::buckets;
+use crate::client::error::SetupError;
+use crate::client::streams::find;
 
 const BUCKET: &str = "DLQ_ROUTER";
 

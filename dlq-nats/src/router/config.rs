@@ -7,7 +7,7 @@ use dlq_core::{StoreError, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::watch::Watch;
-use crate::streams::{AdvisoryStream, DlqStream, RetryStream};
+use crate::client::streams::{AdvisoryStream, DlqStream, RetryStream};
 
 const CONFIGURING: &str = "configure an event router";
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use async_nats::jetstream::Context;
 use dlq_core::{StoreError, StoreErrorKind};
 
 use super::OPERATION;
-use crate::permissions::unanswered;
+use crate::client::permissions::unanswered;
 
 /// Maximum number of foreign domains that are reported.
 const TOLD: usize = 1000;

@@ -17,10 +17,10 @@ use tokio::time::sleep;
 use super::advisory::Advisory;
 use super::report::{Counts, Event};
 use super::route::{Routed, RouterState};
-use super::watch::{MAX_DELIVERIES, TERMINATED};
-use crate::pull::Puller;
-use crate::ready::Fetched;
-use crate::settle::{NatsSettle, Server};
+use crate::client::streams::{MAX_DELIVERIES, TERMINATED};
+use crate::consumer::pull::Puller;
+use crate::consumer::ready::Fetched;
+use crate::consumer::settle::{NatsSettle, Server};
 
 /// Number of advisories of one subscriber that are in flight at once.
 const IN_FLIGHT: usize = 128;

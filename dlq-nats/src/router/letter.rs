@@ -9,9 +9,9 @@ use dlq_core::{
 };
 
 use super::advisory::{Advisory, Kind};
-use crate::leader::Kept;
-use crate::message_meta::MessageMeta;
-use crate::source::Reading;
+use crate::client::leader::Kept;
+use crate::client::message_meta::MessageMeta;
+use crate::consumer::source::Reading;
 
 /// The message that an advisory is about, as a delivery to the consumer that did not handle it. Of one that is gone
 /// nobody can say when it was published, and the time that stands for it keeps letters apart.

@@ -131,7 +131,6 @@ pub use metrics::{DLQ_ROUTER_EVENTS_TOTAL, MESSAGES_IN_DLQ_TOTAL};
 #[cfg(feature = "router")]
 pub use report::RouterReport;
 pub use watch::DURABLE;
-pub(crate) use watch::{MAX_DELIVERIES, TERMINATED};
 
 #[cfg(feature = "router")]
 const OPERATION: &str = "route a message";

@@ -30,8 +30,8 @@ use super::advisory::Advisory;
 use super::bucket;
 use super::report::Event;
 use super::route::{Routed, RouterState};
-use crate::leader::{self, Which};
-use crate::names::token;
+use crate::client::leader::{self, Which};
+use crate::client::names::token;
 
 /// Number of messages of one consumer that are routed in one sweep.
 const MOST: usize = 1000;

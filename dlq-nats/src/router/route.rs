@@ -20,11 +20,11 @@ use super::report::{Counts, Event};
 use super::watch::Watch;
 use super::written::{SKEW, Written};
 use crate::NatsSink;
-use crate::buckets::timestamp;
-use crate::leader::{self, Which};
-use crate::server_time::ServerTime;
-use crate::source::Reading;
-use crate::streams::find;
+use crate::client::buckets::timestamp;
+use crate::client::leader::{self, Which};
+use crate::client::server_time::ServerTime;
+use crate::client::streams::find;
+use crate::consumer::source::Reading;
 
 /// Number of deaths that are remembered, so that a second report costs nothing.
 const REMEMBERED: usize = 64 * 1024;

@@ -5,11 +5,6 @@ use std::collections::BTreeSet;
 /// one; of those that watch something only, the name is this one with `-` and a hash of what they watch.
 pub const DURABLE: &str = "dlq-router";
 
-/// Advisories of messages that were handed out as often as the consumer allows.
-pub(crate) const MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>";
-/// Advisories of messages that a consumer refused for good, or that were deleted before it acknowledged them.
-pub(crate) const TERMINATED: &str = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>";
-
 /// Selection of watched consumers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {

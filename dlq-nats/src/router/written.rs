@@ -18,10 +18,10 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::OPERATION;
 use super::advisory::Advisory;
-use crate::letters::scan::Scan;
-use crate::publish::{receive, unwritable};
-use crate::streams::DlqStream;
-use crate::wire;
+use crate::client::publish::{receive, unwritable};
+use crate::client::streams::DlqStream;
+use crate::client::wire;
+use crate::dead::scan::Scan;
 
 /// Maximum difference between the clocks of two servers.
 pub(super) const SKEW: Duration = Duration::from_secs(10);

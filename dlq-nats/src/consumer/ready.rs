@@ -1,0 +1,215 @@
+//! [`Ready`]: what was fetched and waits here, under leases that are kept.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::{Client, Message, Subject};
+use dlq_core::{Headers, TransportError};
+use tokio::time::Instant;
+
+use crate::client::error::unavailable;
+use crate::client::leader::Kept;
+use crate::client::message_meta::MessageMeta;
+use crate::consumer::settle::{PROGRESS, nak};
+use crate::consumer::unreadable::Held;
+
+/// When it is said again that a lease is to begin anew, at most.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A message that was fetched.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetched {
+    pub(crate) message: Message,
+    pub(crate) reply: Subject,
+    pub(crate) place: MessageMeta,
+    /// No later than this its lease has begun.
+    received: Instant,
+    renewal: Option<Renewal>,
+    /// Present for a message that no client can read, and that was read otherwise.
+    pub(crate) unreadable: Option<Unreadable>,
+}
+
+/// The part of a message that a client cannot read.
+#[derive(Clone, Debug)]
+pub(crate) struct Unreadable {
+    /// All headers.
+    pub(crate) headers: Headers,
+    pub(crate) held: Held,
+}
+
+/// The server was told that a lease is to begin anew, and has not confirmed it.
+#[derive(Clone, Copy, Debug)]
+struct Renewal {
+    number: u64,
+    /// When it was told first, and last.
+    begun: Instant,
+    told: Instant,
+}
+
+/// Fetched messages that wait here, in their order.
+///
+/// After a quarter of a lease the server is told that it is to begin anew. Where it has not confirmed that within half of
+/// the lease, the message is not handed out: a consumer between two leaders hears nothing, and then somebody else gets it.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    fetched: VecDeque<Fetched>,
+    /// Prefix of the subjects at which answers arrive.
+    inbox: String,
+    /// The number of the next renewal. Requests for messages have 0.
+    number: u64,
+    /// Before then there is nothing to say.
+    renew: Instant,
+}
+
+impl Ready {
+    pub(crate) fn new(inbox: String) -> Self {
+        Self { fetched: VecDeque::new(), inbox, number: 1, renew: Instant::now() }
+    }
+
+    /// Returns the subject of all answers.
+    pub(crate) fn answers(&self) -> String {
+        format!("{}.*", self.inbox)
+    }
+
+    /// Returns the subject of answers to requests for messages.
+    pub(crate) fn asked(&self) -> String {
+        format!("{}.0", self.inbox)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.fetched.len()
+    }
+
+    /// The next message, if it can be handed out.
+    pub(crate) fn front(&self, lease: Duration) -> Option<&Fetched> {
+        let is_ours = |f: &&Fetched| f.renewal.is_none() || f.received.elapsed() <= lease / 2;
+        self.fetched.front().filter(is_ours)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Fetched> {
+        self.fetched.pop_front()
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        message: Message,
+        reply: Subject,
+        place: MessageMeta,
+        at: Instant,
+    ) {
+        let (renewal, unreadable) = (None, None);
+        let fetched = Fetched { message, reply, place, received: at, renewal, unreadable };
+        self.fetched.push_back(fetched);
+    }
+
+    /// Takes up a message that no client can read, whose lease has just begun anew.
+    pub(crate) fn push_unreadable(&mut self, kept: Kept, reply: Subject, stream: &str, held: Held) {
+        let message = Message {
+            subject: kept.subject.as_str().into(),
+            reply: Some(reply.clone()),
+            length: kept.payload.len(),
+            headers: Some(kept.map()),
+            payload: kept.payload,
+            status: None,
+            description: None,
+        };
+        let (stream, published) = (stream.to_owned(), kept.time);
+        let place = MessageMeta { stream, delivered: 1, sequence: kept.sequence, published };
+        let unreadable = Some(Unreadable { headers: kept.headers, held });
+        let (received, renewal) = (Instant::now(), None);
+        self.fetched.push_back(Fetched { message, reply, place, received, renewal, unreadable });
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.fetched.clear();
+    }
+
+    /// Leases may have become shorter: what waits is looked at now.
+    pub(crate) fn hurry(&mut self) {
+        self.renew = Instant::now();
+    }
+
+    /// Returns true if the message answers a renewal, which is noted.
+    pub(crate) fn heard(&mut self, message: &Message, lease: Duration) -> bool {
+        let number = message.subject.strip_prefix(&*self.inbox).and_then(|rest| {
+            rest.strip_prefix('.')?.parse::<u64>().ok().filter(|number| *number > 0)
+        });
+        let Some(number) = number else { return false };
+        // With a status it says that nobody listens.
+        if message.status.is_none() {
+            // Servers say so of what somebody else has by now, too: what is heard too late is no renewal.
+            self.fetched.retain_mut(|fetched| {
+                let Some(renewal) = fetched.renewal.filter(|one| one.number == number) else {
+                    return true;
+                };
+                let is_ours = fetched.received.elapsed() < lease;
+                (fetched.renewal, fetched.received) = (None, renewal.begun);
+                is_ours
+            });
+        }
+        true
+    }
+
+    /// Has the leases of what has waited for a quarter of them begin anew. What may have lost its own, because nobody
+    /// came here or nobody listened for long, is dropped: it comes again.
+    pub(crate) async fn refresh(
+        &mut self,
+        client: &Client,
+        lease: Duration,
+    ) -> Result<(), TransportError> {
+        let now = Instant::now();
+        if now < self.renew {
+            return Ok(());
+        }
+        let pause = AGAIN.min(lease / 8);
+        self.fetched.retain(|fetched| {
+            let is_kept = now.duration_since(fetched.received) <= lease * 3 / 4;
+            // It was told in time, and may have heard it.
+            let is_told = |renewal: Renewal| now.duration_since(renewal.told) <= lease / 4;
+            is_kept || fetched.renewal.is_some_and(is_told)
+        });
+        // What is said to nobody renews nothing.
+        let is_connected = client.connection_state() == State::Connected;
+        for fetched in &mut self.fetched {
+            let age = now.duration_since(fetched.received);
+            if age <= lease / 4 || age > lease * 3 / 4 {
+                continue;
+            }
+            if fetched.renewal.is_none() {
+                let told = now.checked_sub(pause).unwrap_or(now);
+                fetched.renewal = Some(Renewal { number: self.number, begun: now, told });
+                self.number += 1;
+            }
+            let Some(renewal) = &mut fetched.renewal else { continue };
+            if is_connected && now.duration_since(renewal.told) >= pause {
+                renewal.told = now;
+                let answer = format!("{}.{}", self.inbox, renewal.number);
+                let said = client.publish_with_reply(fetched.reply.clone(), answer, PROGRESS);
+                said.await.map_err(|error| unavailable("extend a lease", error))?;
+            }
+        }
+        // What comes later is younger than any of these.
+        let next = |fetched: &Fetched| match fetched.renewal {
+            Some(_) => now + pause,
+            None => fetched.received + lease / 4,
+        };
+        self.renew = self.fetched.iter().map(next).min().unwrap_or(now + lease / 4);
+        Ok(())
+    }
+
+    /// Gives everything back, in its order.
+    pub(crate) async fn give_back(&mut self, client: &Client, lease: Duration) {
+        if self.fetched.is_empty() {
+            return;
+        }
+        for fetched in self.fetched.drain(..) {
+            // What no client can read would be handed out to one.
+            if fetched.received.elapsed() < lease && fetched.unreadable.is_none() {
+                // One that cannot be said comes again when its lease ends.
+                let _ = client.publish(fetched.reply, nak(Duration::ZERO)).await;
+            }
+        }
+        let _ = client.flush().await;
+    }
+}

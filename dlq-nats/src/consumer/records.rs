@@ -1,0 +1,210 @@
+//! [`Records`]: the retry records of one consumer, when they are due.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Subject;
+use async_nats::jetstream::Context;
+use dlq_core::protocol::RetryRecord;
+use dlq_core::{
+    Addressee, Cause, Delivery, ErrorClass, Failure, StoreError, Timestamp, TransportError,
+    TransportErrorKind,
+};
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, timeout};
+
+use crate::client::leader::{self, Which};
+use crate::client::message_meta::MessageMeta;
+use crate::client::publish::{Whole, receive};
+use crate::client::wire;
+use crate::consumer::pull::Puller;
+use crate::consumer::ready::Fetched;
+use crate::consumer::settle::{NatsSettle, Server, nak};
+use crate::consumer::source::Reading;
+
+/// Time by which a record may come early: less than clocks differ.
+const EARLY: Duration = Duration::from_millis(20);
+/// Time for which a record is given back beyond its due time, since the process that gets it next may have a clock that is
+/// behind: each time that it is handed out counts, and what is handed out often is a suspect.
+const SLACK: Duration = Duration::from_millis(100);
+/// The header of what the server's own schedule has handed out.
+const SCHEDULER: &str = "Nats-Scheduler";
+
+/// Time for which a record is given back that cannot be read now. Of those that come meanwhile the log tells.
+const UNREADABLE: Duration = Duration::from_secs(10);
+const TELLING: Duration = Duration::from_secs(60);
+
+const READING: &str = "read a retry record";
+
+/// A delivery, when it is due, and which messages of the retry stream are parts of it.
+type Record = (Delivery, Option<Timestamp>, Vec<u64>);
+/// `None` for a record that has gone.
+type Read = Result<Option<Record>, StoreError>;
+
+/// The retry records of one consumer, when they are due.
+///
+/// Every future of it can be dropped at any time. A record stays with the puller, which keeps its lease and gives it
+/// back at the end, until it is yielded or given back; and what is read of it is kept here, so that it goes on with
+/// the next call.
+#[derive(Debug)]
+pub(crate) struct Records {
+    server: Arc<Server>,
+    reading: Reading,
+    puller: Puller,
+    opening: Option<Opening>,
+    /// When it was last told of one that cannot be read.
+    told: Option<Instant>,
+}
+
+/// The record in front, on its way from the messages that it stands in.
+struct Opening {
+    reply: Subject,
+    record: BoxFuture<'static, Read>,
+}
+
+impl Records {
+    pub(crate) fn new(server: Arc<Server>, reading: Reading, puller: Puller) -> Self {
+        Self { server, reading, puller, opening: None, told: None }
+    }
+
+    /// Sets the handlers that the deliveries are for.
+    pub(crate) fn bind(&mut self, addressee: Addressee) {
+        self.reading.incoming.addressee = addressee;
+    }
+
+    /// Returns true if a record is being read; reading goes on when the next one is asked for.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    /// The next record that is due; `None` once closed.
+    pub(crate) async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
+        loop {
+            let patience = self.puller.keep_alive_interval();
+            let Some(front) = self.puller.front().await? else { return Ok(None) };
+            // One whose lease was lost meanwhile is no longer in front.
+            let opening = match self.opening.take() {
+                Some(opening) if opening.reply == front.reply => opening,
+                _ => Opening::of(&self.reading, &self.server.context, front),
+            };
+            let opening = self.opening.insert(opening);
+            // Asked again now and then, the puller keeps the lease.
+            let Ok(record) = timeout(patience, &mut opening.record).await else { continue };
+            let reply = opening.reply.clone();
+            self.opening = None;
+            let (after, damage) = match record {
+                Ok(None) => {
+                    self.puller.pop();
+                    continue;
+                }
+                Ok(Some((delivery, due, aside))) => {
+                    let now = self.reading.clock.now();
+                    let early = due.map_or(Duration::ZERO, |due| due.since(now));
+                    if early <= EARLY {
+                        let front = self.puller.pop().and_then(|fetched| fetched.unreadable);
+                        let held = front.map(|unreadable| unreadable.held);
+                        let (server, lease) = (Arc::clone(&self.server), self.puller.lease());
+                        let settle = NatsSettle::new(server, reply, aside).with_lease(lease);
+                        let settle = settle.with_held(held);
+                        return Ok(Some((delivery, settle)));
+                    }
+                    (early + SLACK, None)
+                }
+                Err(error) => (UNREADABLE, Some(error)),
+            };
+            // If this is not heard it comes again when its lease ends, and is looked at again.
+            let _ = self.server.client.publish(reply, nak(after)).await;
+            if let (Some(fetched), Some(error)) = (self.puller.pop(), damage) {
+                let error = unreadable(&fetched, &error);
+                if self.told.is_none_or(|told| told.elapsed() >= TELLING) {
+                    self.told = Some(Instant::now());
+                    return Err(error);
+                }
+                tracing::error!(%error, "another retry record cannot be read");
+            }
+        }
+    }
+
+    /// See [`Puller`].
+    pub(crate) fn keep_alive_interval(&self) -> Duration {
+        self.puller.keep_alive_interval()
+    }
+
+    pub(crate) async fn keep_alive(&mut self) {
+        self.puller.keep_alive().await;
+    }
+
+    pub(crate) async fn close(&mut self) {
+        self.opening = None;
+        self.puller.close().await;
+    }
+}
+
+impl Opening {
+    fn of(reading: &Reading, context: &Context, fetched: &Fetched) -> Self {
+        let record = read(reading.clone(), context.clone(), fetched.clone());
+        Self { reply: fetched.reply.clone(), record: Box::pin(record) }
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").field("reply", &self.reply).finish_non_exhaustive()
+    }
+}
+
+fn unreadable(fetched: &Fetched, error: &StoreError) -> TransportError {
+    let (subject, MessageMeta { stream, sequence, .. }) =
+        (&fetched.message.subject, &fetched.place);
+    let text = format!("record {sequence} of stream `{stream}`, on `{subject}`: {error}");
+    TransportError::new(TransportErrorKind::Unavailable, READING).with_detail(text)
+}
+
+/// A record that can never be read whole, since its parts have gone or its header is forged. Nobody can handle it, and to
+/// keep it would help nobody: its letter says what is known.
+fn damaged(reading: &Reading, fetched: Fetched, error: &StoreError) -> Delivery {
+    let MessageMeta { stream, sequence, .. } = &fetched.place;
+    let text = format!(
+        "record {sequence} of stream `{stream}` can never be read whole ({error}): its message is lost unless its producer \
+         has it"
+    );
+    let failure =
+        Failure::new(ErrorClass::Permanent, Cause::Malformed, "damaged retry record", &text);
+    reading.main(fetched).with_refusal(failure)
+}
+
+async fn read(reading: Reading, context: Context, fetched: Fetched) -> Read {
+    if fetched.unreadable.is_some() {
+        return Ok(Some((reading.main(fetched), None, Vec::new())));
+    }
+    let headers = fetched.message.headers.clone().unwrap_or_default();
+    let payload = fetched.message.payload.clone();
+    let read = match receive(&context, &fetched.place.stream, &headers, payload).await {
+        Err(error) if !error.is_transient() => {
+            // Whoever has settled it in the meantime has removed its parts, and the record before them.
+            let (stream, at) = (&fetched.place.stream, Which::At(fetched.place.sequence));
+            if leader::get(&context, READING, stream, at).await?.is_none() {
+                return Ok(None);
+            }
+            return Ok(Some((damaged(&reading, fetched, &error), None, Vec::new())));
+        }
+        read => read?,
+    };
+    let Some(Whole { read, aside }) = read else {
+        tracing::error!(
+            subject = %fetched.message.subject,
+            "something else than a retry record is in the retry stream; it is handled as a message"
+        );
+        return Ok(Some((reading.main(fetched), None, Vec::new())));
+    };
+    // That it is due is for the server to say where it has kept the record until then.
+    let is_fired = headers.get(SCHEDULER).is_some();
+    let wire::Unpacked { message, decoded, rest } = read;
+    let due = decoded.due.filter(|_| !is_fired);
+    let (origin, death) = (rest.origin, Some(rest.death));
+    let stage = Arc::from(fetched.message.subject.as_str());
+    let retry = RetryRecord { message, decoded, origin, death, stage };
+    let delivery = reading.incoming.record(retry, || reading.stands(&fetched.place));
+    Ok(Some((delivery.with_deliveries(fetched.place.delivered), due, aside)))
+}
