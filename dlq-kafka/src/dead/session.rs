@@ -366,7 +366,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever waits for what is open then sees that there is something.
+    /// An ingest that waits for open transactions finds this one.
     #[test]
     fn g6_the_brokers_have_every_record_when_it_is_asked_whether_they_are_committed() {
         let mock = MockCluster::new(1).unwrap();

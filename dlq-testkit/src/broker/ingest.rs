@@ -392,8 +392,8 @@ pub async fn g6_what_was_sent_back_is_sent_in_the_store<F: BrokerFixture>(check:
     }
 }
 
-/// Of the letters of a replay that an ingest overtakes, what was sent is sent or quarantined in the store, and what is pending
-/// there was not sent (G6).
+/// A replay that an ingest overtakes: what was sent is sent or quarantined in the store, and what is pending there was not
+/// sent (G6).
 pub async fn g6_what_a_running_replay_has_sent_is_not_pending_in_a_store<F: BrokerFixture>(
     check: Check<F>,
 ) {
