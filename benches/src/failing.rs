@@ -113,7 +113,7 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn fill(count: usize) -> MemoryBroker {
-    let broker = MemoryBroker::new().with_stream("work");
+    let broker = MemoryBroker::new().stream("work");
     for _ in 0..count {
         broker.publish(Message::new("work", "x"));
     }
@@ -125,7 +125,7 @@ async fn once(count: usize, queue: Later) -> Result<Duration, Box<dyn std::error
     let counting = Arc::new(Counting { left: AtomicUsize::new(count), done: Notify::new() });
     let mut confirming = JoinSet::new();
     confirming.spawn(queue.clone().confirm());
-    let consumer = Consumer::builder(broker.source("bench").with_prefetch(256))
+    let consumer = Consumer::builder(broker.source("bench").prefetch(256))
         .handler(work::handler().with_state(Arc::clone(&counting)).build()?)
         .retry_queue(queue)
         .sink(MemorySink::new())

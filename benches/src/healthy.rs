@@ -65,7 +65,7 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
 
 /// Returns the time until every healthy message is handled.
 async fn once(count: u64, fails: bool) -> Result<Duration, Box<dyn std::error::Error>> {
-    let broker = MemoryBroker::new().with_stream("work");
+    let broker = MemoryBroker::new().stream("work");
     for n in 0..count {
         let message = Message::new("work", "x");
         broker.publish(if n % 10 == 0 { message.with_key("tenth") } else { message });

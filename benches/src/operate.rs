@@ -49,7 +49,7 @@ async fn measure(count: u64) -> Result<(), Failed> {
     let mark = store.mark(Selection::all(), Mark::Pending, by());
     show("mark again", &store, token, mark).await?;
     // Each page looks at many letters that do not match.
-    let none = Filter::new().with_error("no error has this text");
+    let none = Filter::new().error("no error has this text");
     let mark = store.mark(Selection::matching(none.clone())?, Mark::Resolved, by());
     show("mark where none matches", &store, token, mark).await?;
     let start = store.start(OperationSpec::replay(none), by());

@@ -21,9 +21,9 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
             store.put((start..(start + 1000).min(count)).map(|n| letter(n, 256)).collect()).await?;
         }
         println!("{count} letters");
-        let first = PageRequest::new().with_order(Order::OldestFirst);
+        let first = PageRequest::new().order(Order::OldestFirst);
         let near_the_end = cursor_near_the_end(&store, count).await?;
-        let last = first.with_after(near_the_end);
+        let last = first.after(near_the_end);
         let mut times = Vec::new();
         macro_rules! show {
             ($name:literal, $call:expr) => {{
@@ -55,14 +55,14 @@ async fn cursor_near_the_end(
     store: &SqliteStore,
     count: u64,
 ) -> Result<Option<dlq_core::Cursor>, Box<dyn std::error::Error>> {
-    let mut page = PageRequest::new().with_order(Order::OldestFirst).with_limit(1000);
+    let mut page = PageRequest::new().order(Order::OldestFirst).limit(1000);
     let mut seen = 0;
     loop {
         let left = count.saturating_sub(seen + 50);
-        page = page.with_limit(u32::try_from(left.min(1000))?);
+        page = page.limit(u32::try_from(left.min(1000))?);
         let listed = store.list(Filter::new(), page).await?;
         seen += listed.letters.len() as u64;
-        page = page.with_after(listed.next);
+        page = page.after(listed.next);
         if listed.next.is_none() || seen + 50 >= count {
             return Ok(page.after);
         }

@@ -78,13 +78,13 @@ pub(crate) fn run(size: Size) -> Result<(), Failure> {
         }
         let page = PageRequest::new();
         show!("first page", store.list(Filter::new(), page));
-        show!("last page", store.list(Filter::new(), page.with_order(Order::OldestFirst)));
+        show!("last page", store.list(Filter::new(), page.order(Order::OldestFirst)));
         let pending = || Filter::new().with_status(Status::Pending);
         let subject = letter(0, 1).message.subject().to_owned();
         let two = || Ok::<_, Failure>(pending().with_subject(subject.parse()?));
         let two = two()?;
         show!("page by two facets", store.list(two.clone(), page));
-        show!("page by text of the error", store.list(Filter::new().with_error("e"), page));
+        show!("page by text of the error", store.list(Filter::new().error("e"), page));
         show!("count", store.count(Filter::new()));
         show!("count by two facets", store.count(two.clone()));
         show!("stats, and so health", store.stats(Filter::new()));

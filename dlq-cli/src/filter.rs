@@ -224,7 +224,7 @@ pub(crate) async fn must_exist(
 
 /// The same of what is stored by now, by the store's own time.
 pub(crate) async fn until_now(context: &Context, mut filter: Filter) -> Result<Filter, CliError> {
-    let newest = PageRequest::new().with_limit(1).with_order(Order::NewestFirst);
+    let newest = PageRequest::new().limit(1).order(Order::NewestFirst);
     let newest = context.letters.list(filter.clone(), newest).await?.letters;
     // Some stores keep microseconds.
     let after = |newest: &LetterSummary| newest.state.created_at.after(Duration::from_micros(1));

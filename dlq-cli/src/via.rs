@@ -154,8 +154,8 @@ pub(crate) async fn survey(
     let limit = spec.limit.map_or(LOOKED_AT, |limit| usize::try_from(limit).unwrap_or(LOOKED_AT));
     let limit = limit.min(LOOKED_AT);
     let page = PageRequest::new()
-        .with_order(Order::OldestFirst)
-        .with_limit(u32::try_from(limit).unwrap_or(u32::MAX));
+        .order(Order::OldestFirst)
+        .limit(u32::try_from(limit).unwrap_or(u32::MAX));
     let page = store.list(filter, page).await?;
     let is_all = page.next.is_none();
     let ids: Vec<_> = page.letters.iter().map(|letter| letter.id).collect();

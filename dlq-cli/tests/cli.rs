@@ -538,7 +538,7 @@ async fn a_file_that_another_process_holds_is_reported() {
 async fn an_operation_started_in_code_is_seen_by_the_command() {
     let bench = Bench::with(some()).await;
     let letters = dlq_core::DeadLetters::new(bench.store.clone());
-    let spec = OperationSpec::replay(Filter::new().with_cause(Cause::Decode)).with_canary(1);
+    let spec = OperationSpec::replay(Filter::new().with_cause(Cause::Decode)).canary(1);
     let operation = letters.replay(spec, Actor::new("deploy")).await.unwrap();
     let shown = bench.run(&["op", "show", &operation.id.to_string(), "-o", "json"]).ok().json();
     assert_eq!(shown["operation"]["state"], "canary");

@@ -105,25 +105,25 @@ impl Filter {
     }
 
     /// Sets the text that the error must contain. Defaults to any.
-    pub fn with_error(mut self, text: impl Into<String>) -> Self {
+    pub fn error(mut self, text: impl Into<String>) -> Self {
         self.error = Some(text.into());
         self
     }
 
     /// Sets the earliest time of storing, inclusive. Defaults to none.
-    pub fn with_since(mut self, since: Timestamp) -> Self {
+    pub fn since(mut self, since: Timestamp) -> Self {
         self.since = Some(since);
         self
     }
 
     /// Sets the latest time of storing, exclusive. Defaults to none.
-    pub fn with_until(mut self, until: Timestamp) -> Self {
+    pub fn until(mut self, until: Timestamp) -> Self {
         self.until = Some(until);
         self
     }
 
     /// Adds an attribute that must have this value.
-    pub fn with_attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.attributes.insert(name.into(), value.into());
         self
     }

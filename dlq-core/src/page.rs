@@ -122,19 +122,19 @@ impl PageRequest {
     }
 
     /// Sets how many letters at most. Defaults to 50.
-    pub const fn with_limit(mut self, limit: u32) -> Self {
+    pub const fn limit(mut self, limit: u32) -> Self {
         self.limit = limit;
         self
     }
 
     /// Sets the order. Defaults to newest first.
-    pub const fn with_order(mut self, order: Order) -> Self {
+    pub const fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
     /// Continues after `cursor`. Defaults to the beginning.
-    pub const fn with_after(mut self, cursor: Option<Cursor>) -> Self {
+    pub const fn after(mut self, cursor: Option<Cursor>) -> Self {
         self.after = cursor;
         self
     }

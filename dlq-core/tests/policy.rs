@@ -25,13 +25,12 @@ fn any_backoff() -> impl Strategy<Value = Backoff> {
     let factor =
         prop_oneof![1.0_f64..10.0, Just(f64::INFINITY), Just(f64::NAN), Just(-1.0), Just(1e300)];
     prop_oneof![
-        (any_duration(), any_jitter()).prop_map(|(d, j)| Backoff::constant(d).with_jitter(j)),
+        (any_duration(), any_jitter()).prop_map(|(d, j)| Backoff::constant(d).jitter(j)),
         (any_duration(), any_duration(), any_duration(), any_jitter())
-            .prop_map(|(i, s, m, j)| Backoff::linear(i, s).with_max(m).with_jitter(j)),
-        (any_duration(), factor, any_duration(), any_jitter()).prop_map(|(i, f, m, j)| {
-            Backoff::exponential(i).with_factor(f).with_max(m).with_jitter(j)
-        }),
-        (any_duration(), any_duration()).prop_map(|(i, m)| Backoff::decorrelated(i).with_max(m)),
+            .prop_map(|(i, s, m, j)| Backoff::linear(i, s).max(m).jitter(j)),
+        (any_duration(), factor, any_duration(), any_jitter())
+            .prop_map(|(i, f, m, j)| { Backoff::exponential(i).factor(f).max(m).jitter(j) }),
+        (any_duration(), any_duration()).prop_map(|(i, m)| Backoff::decorrelated(i).max(m)),
         prop::collection::vec(any_duration(), 0..5).prop_map(Backoff::ladder),
     ]
 }
@@ -58,9 +57,9 @@ proptest! {
         initial in any_duration(), max in any_duration(), jitter in any_jitter(), attempt in 1_u32..200, seed in any::<u64>(),
     ) {
         for backoff in [
-            Backoff::exponential(initial).with_max(max).with_jitter(jitter),
-            Backoff::linear(initial, initial).with_max(max).with_jitter(jitter),
-            Backoff::decorrelated(initial).with_max(max),
+            Backoff::exponential(initial).max(max).jitter(jitter),
+            Backoff::linear(initial, initial).max(max).jitter(jitter),
+            Backoff::decorrelated(initial).max(max),
         ] {
             prop_assert!(backoff.delay(attempt, seed).unwrap() <= max);
         }
@@ -68,7 +67,7 @@ proptest! {
 
     #[test]
     fn equal_jitter_keeps_at_least_half(delay in any_duration(), seed in any::<u64>()) {
-        let spread = Backoff::constant(delay).with_jitter(Jitter::Equal).delay(1, seed).unwrap();
+        let spread = Backoff::constant(delay).jitter(Jitter::Equal).delay(1, seed).unwrap();
         prop_assert!(spread >= delay.min(Duration::from_nanos(u64::MAX)) / 2);
     }
 
@@ -107,8 +106,7 @@ fn what_contradicts_itself_is_refused_with_both_values() {
             "`max = 30s` is below the first delay `initial = 1h`",
         ),
         (
-            RetryPolicy::new()
-                .with_backoff(Backoff::exponential(hour).with_max(hour).with_factor(0.5)),
+            RetryPolicy::new().with_backoff(Backoff::exponential(hour).max(hour).factor(0.5)),
             "factor = 0.5",
         ),
         (RetryPolicy::new().with_backoff(Backoff::ladder([])), "at least one stage"),
@@ -228,24 +226,21 @@ fn a_backoff_is_read_from_a_table_too() {
     let cases = [
         (
             r#"{"kind": "constant", "delay": "1s", "jitter": "equal"}"#,
-            Backoff::constant(second).with_jitter(Jitter::Equal),
+            Backoff::constant(second).jitter(Jitter::Equal),
         ),
         (r#"{"kind": "linear", "initial": "1s"}"#, Backoff::linear(second, second)),
         (
             r#"{"kind": "linear", "initial": "1s", "increment": "0s", "max": "1m", "jitter": "full"}"#,
-            Backoff::linear(second, Duration::ZERO).with_max(second * 60).with_jitter(Jitter::Full),
+            Backoff::linear(second, Duration::ZERO).max(second * 60).jitter(Jitter::Full),
         ),
         (r#"{"kind": "exponential", "initial": "1s"}"#, Backoff::exponential(second)),
         (
             r#"{"initial": "1s", "factor": 3, "max": "2s", "jitter": "none", "kind": "exponential"}"#,
-            Backoff::exponential(second)
-                .with_factor(3.0)
-                .with_max(second * 2)
-                .with_jitter(Jitter::None),
+            Backoff::exponential(second).factor(3.0).max(second * 2).jitter(Jitter::None),
         ),
         (
             r#"{"kind": "decorrelated", "initial": "1s", "max": "9s"}"#,
-            Backoff::decorrelated(second).with_max(second * 9),
+            Backoff::decorrelated(second).max(second * 9),
         ),
         (r#"{"kind": "ladder", "stages": ["1s", "1m"]}"#, Backoff::ladder([second, second * 60])),
     ];
@@ -290,7 +285,7 @@ fn a_custom_backoff_may_give_up_and_has_no_text() {
 
 #[test]
 fn the_schedule_tells_where_each_delay_is_spent() {
-    let backoff = Backoff::exponential(Duration::from_secs(4)).with_jitter(Jitter::Equal);
+    let backoff = Backoff::exponential(Duration::from_secs(4)).jitter(Jitter::Equal);
     let policy = RetryPolicy::new().with_backoff(backoff).with_max_attempts(5);
     let schedule = policy.schedule();
     let places: Vec<_> = schedule.steps.iter().map(|step| step.place).collect();
@@ -320,18 +315,18 @@ fn known_walks_of_each_kind() {
     let walk = |backoff: &Backoff| -> Vec<u64> {
         (1..=6).map(|attempt| backoff.delay(attempt, 1).unwrap().as_secs()).collect()
     };
-    let plain = Backoff::exponential(second).with_jitter(Jitter::None);
+    let plain = Backoff::exponential(second).jitter(Jitter::None);
     assert_eq!(walk(&plain), [1, 2, 4, 8, 16, 30]);
-    assert_eq!(walk(&Backoff::linear(second, second * 2).with_max(second * 6)), [1, 3, 5, 6, 6, 6]);
+    assert_eq!(walk(&Backoff::linear(second, second * 2).max(second * 6)), [1, 3, 5, 6, 6, 6]);
     assert_eq!(walk(&Backoff::ladder([second, second * 60])), [1, 60, 60, 60, 60, 60]);
     assert_eq!(plain.delay(u32::MAX, 0), Some(second * 30));
-    assert_eq!(plain.with_factor(1.0).delay(u32::MAX, 0), Some(second));
+    assert_eq!(plain.factor(1.0).delay(u32::MAX, 0), Some(second));
 }
 
 #[test]
 fn a_decorrelated_delay_is_at_most_three_times_the_one_before() {
     let initial = Duration::from_millis(100);
-    let backoff = Backoff::decorrelated(initial).with_max(Duration::from_secs(3600));
+    let backoff = Backoff::decorrelated(initial).max(Duration::from_secs(3600));
     for seed in 0..50 {
         let mut before = initial;
         for attempt in 1..=60 {
@@ -344,7 +339,7 @@ fn a_decorrelated_delay_is_at_most_three_times_the_one_before() {
 
 #[test]
 fn full_jitter_uses_the_whole_range() {
-    let backoff = Backoff::constant(Duration::from_secs(8)).with_jitter(Jitter::Full);
+    let backoff = Backoff::constant(Duration::from_secs(8)).jitter(Jitter::Full);
     let mut eighths = [0; 9];
     for seed in 0..800 {
         eighths[backoff.delay(1, seed).unwrap().as_secs() as usize] += 1;

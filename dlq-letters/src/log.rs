@@ -163,8 +163,8 @@ pub async fn retain<B: Backend>(
 ) -> Result<(), StoreError> {
     let mut after = None;
     loop {
-        let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
-        let page = store.list(Filter::new(), page.with_after(after)).await?;
+        let page = PageRequest::new().limit(PAGE).order(Order::OldestFirst);
+        let page = store.list(Filter::new(), page.after(after)).await?;
         let ids: Vec<LetterId> = page.letters.iter().map(|letter| letter.id).collect();
         for ids in ids.chunks(BATCH) {
             let rows = store.get_all(ids.to_vec()).await?.into_iter().filter_map(row);
@@ -188,8 +188,8 @@ pub async fn retain<B: Backend>(
 pub async fn carry<B: Backend>(from: &MemoryStore, into: &B) -> Result<(), StoreError> {
     let mut after = None;
     loop {
-        let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
-        let page = from.list(Filter::new(), page.with_after(after)).await?;
+        let page = PageRequest::new().limit(PAGE).order(Order::OldestFirst);
+        let page = from.list(Filter::new(), page.after(after)).await?;
         let ids: Vec<LetterId> = page.letters.iter().map(|letter| letter.id).collect();
         for ids in ids.chunks(BATCH) {
             into.run("read a log", Carry(from.get_all(ids.to_vec()).await?)).await?;
@@ -245,8 +245,8 @@ impl<L: Log, S: Letters> Reading<L, S> {
     pub async fn rows(&self, filter: &Filter) -> Result<Vec<Row<Origin>>, StoreError> {
         let (mut rows, mut after) = (Vec::new(), None);
         loop {
-            let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
-            let page = self.store.list(filter.clone(), page.with_after(after)).await?;
+            let page = PageRequest::new().limit(PAGE).order(Order::OldestFirst);
+            let page = self.store.list(filter.clone(), page.after(after)).await?;
             let ids = page.letters.iter().map(|letter| letter.id).collect();
             rows.extend(self.store.get_all(ids).await?.into_iter().filter_map(row));
             after = page.next;

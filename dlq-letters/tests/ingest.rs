@@ -58,8 +58,8 @@ async fn every_death_is_in_the_audit_also_after_a_crash() {
     let letters = Letters(Arc::new(Mutex::new((1..=3).map(fed).collect())), 0);
     let store = MemoryStore::new();
     let audited = || {
-        let ingest = Ingest::new(letters.clone(), store.clone()).with_batch(2);
-        ingest.with_audit(BoxStore::new(store.clone()))
+        let ingest = Ingest::new(letters.clone(), store.clone()).batch(2);
+        ingest.audit(BoxStore::new(store.clone()))
     };
     // It dies when the first two are in the store.
     audited().run(pending(), |_| Err("the disk is full".into())).await.unwrap_err();

@@ -101,7 +101,7 @@ async fn reading(letters: impl IntoIterator<Item = DeadLetter>) -> Reading<Lette
 }
 
 async fn whole(letters: &impl Letters) -> Vec<DeadLetter> {
-    let page = PageRequest::new().with_order(Order::OldestFirst);
+    let page = PageRequest::new().order(Order::OldestFirst);
     let page = letters.list(Filter::new(), page).await.unwrap();
     letters.get_all(page.letters.iter().map(|letter| letter.id).collect()).await.unwrap()
 }
@@ -179,7 +179,7 @@ async fn letters_without_payloads_are_listed_as_those_with_them() {
     let listed = async |letters: &[DeadLetter], range: Range| {
         let log = Letterbox(letters.to_vec(), Arc::default());
         let reading = Reading::of(log, range).await.unwrap();
-        let page = PageRequest::new().with_order(Order::OldestFirst);
+        let page = PageRequest::new().order(Order::OldestFirst);
         (reading.list(Filter::new(), page).await.unwrap().letters, reading)
     };
     let (wanted, whole_reading) = listed(&all, Range::all()).await;

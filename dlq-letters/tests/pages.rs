@@ -40,7 +40,7 @@ fn request(limit: u32) -> ClaimRequest {
 async fn many() -> (MemoryStore, MemoryStore) {
     let store = MemoryStore::new();
     store.put((0..MANY).map(letter).collect()).await.unwrap();
-    (store.clone(), store.with_conflicts(1))
+    (store.clone(), store.conflicts(1))
 }
 
 /// Lets a call run until `is_there`.
@@ -67,7 +67,7 @@ async fn g6_a_start_that_was_cut_off_stays_preparing_and_sends_nothing() {
     assert!(store.claim(request(10)).await.unwrap().is_empty());
     assert_eq!(store.next_due(vec![]).await.unwrap(), None, "there is nothing to wait for");
 
-    let limits = CheckLimits::default().with_idle(Duration::ZERO);
+    let limits = CheckLimits::default().idle(Duration::ZERO);
     let findings = store.check(limits).await.unwrap();
     assert!(findings.iter().any(|it| it.subject.contains(&begun.id.to_string())), "{findings:?}");
 
@@ -101,7 +101,7 @@ async fn g6_a_start_that_is_cancelled_meanwhile_freezes_no_more() {
     let started = start.await.unwrap();
     assert_eq!((started.state, started.progress.total), (OperationState::Cancelled, 1_000));
     let held = |letter: &dlq_core::LetterSummary| letter.state.operation.is_some();
-    let page = dlq_core::PageRequest::new().with_limit(3_000);
+    let page = dlq_core::PageRequest::new().limit(3_000);
     assert!(!store.list(Filter::new(), page).await.unwrap().letters.iter().any(held));
 }
 
@@ -137,7 +137,7 @@ async fn a_limit_is_kept_over_pages() {
         (1_000, OperationState::Running),
         (1_200, OperationState::Running),
     ] {
-        let spec = OperationSpec::replay(Filter::new()).with_limit(limit);
+        let spec = OperationSpec::replay(Filter::new()).limit(limit);
         let started = store.start(spec, ana()).await.unwrap();
         assert_eq!((started.state, started.progress.total), (state, limit));
     }
@@ -176,8 +176,7 @@ async fn a_mark_of_many_is_one_entry_and_leaves_what_arrives_alone() {
 async fn an_idle_claim_writes_nothing() {
     let store = MemoryStore::new();
     store.put(vec![letter(1), letter(2).with_consumer("others")]).await.unwrap();
-    let spec =
-        OperationSpec::replay(Filter::new().with_consumer("others".to_owned())).with_canary(1);
+    let spec = OperationSpec::replay(Filter::new().with_consumer("others".to_owned())).canary(1);
     let before = store.start(spec, ana()).await.unwrap();
     for _ in 0..50 {
         assert!(store.claim(request(10)).await.unwrap().is_empty());
@@ -215,7 +214,7 @@ async fn g6_a_pause_between_reading_and_writing_is_heeded() {
 #[tokio::test]
 async fn g6_a_claim_takes_back_what_was_cancelled_a_bounded_heap_at_a_time() {
     let clock = std::sync::Arc::new(Hand::default());
-    let store = MemoryStore::new().with_clock(clock.clone());
+    let store = MemoryStore::new().clock(clock.clone());
     store.put((0..700).map(letter).collect()).await.unwrap();
     let id = store.start(OperationSpec::replay(Filter::new()), ana()).await.unwrap().id;
     assert_eq!(store.claim(request(700)).await.unwrap().len(), 700);

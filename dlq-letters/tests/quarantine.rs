@@ -37,7 +37,7 @@ async fn replay_past_the_cap() {
     let store = MemoryStore::new();
     store.put(vec![letter()]).await.unwrap();
     for replay in 0..2 {
-        let spec = OperationSpec::replay(Filter::new()).with_max_replays(1);
+        let spec = OperationSpec::replay(Filter::new()).max_replays(1);
         store.start(spec, Actor::new("test")).await.unwrap();
         let claims = store
             .claim(ClaimRequest::due(["payments"], 10, Duration::from_secs(60)))

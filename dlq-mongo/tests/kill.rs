@@ -200,11 +200,11 @@ fn processes_share_letters_also_when_killed(url: &str, name: &str, kills: u64) {
         store.put((0..letters).map(fixtures::letter).collect()).await.unwrap();
         let some =
             (0..released).map(|n| fixtures::letter(n).id).fold(Filter::new(), Filter::with_id);
-        let spec = OperationSpec::replay(some).with_canary(20);
+        let spec = OperationSpec::replay(some).canary(20);
         let operation = store.start(spec, Actor::new("ana")).await.unwrap().id;
         let others = letters - released;
-        let schedule = Schedule::enabled().with_batch(others.try_into().unwrap());
-        let schedule = schedule.with_all_classes();
+        let schedule = Schedule::enabled().batch(others.try_into().unwrap());
+        let schedule = schedule.all_classes();
         let run = ScheduleRun { consumer: fixtures::CONSUMER.to_owned(), schedule };
         let (mut due, began) = (0, Instant::now());
         while due < others {

@@ -127,7 +127,7 @@ async fn step(
             journal.note(&format!("put {}\n", record.id));
         }
         4 => {
-            let spec = OperationSpec::replay(Filter::new()).with_limit(1 + random.below(30));
+            let spec = OperationSpec::replay(Filter::new()).limit(1 + random.below(30));
             let operation = store.start(spec, Actor::new("child")).await?;
             journal.note(&format!("operation {}\n", operation.id));
         }
@@ -208,7 +208,7 @@ async fn parent() {
 }
 
 async fn damage(store: &RedisStore) -> Vec<String> {
-    let findings = store.check(CheckLimits::default().with_deep(true)).await.unwrap().into_iter();
+    let findings = store.check(CheckLimits::default().deep(true)).await.unwrap().into_iter();
     findings.filter(|it| it.setting == "integrity").map(|it| it.to_string()).collect()
 }
 

@@ -107,7 +107,7 @@ async fn child(directory: &Path, run: u64, mut random: Random) {
                 journal.note(&format!("put {id}\n"));
             }
             4 => {
-                let spec = OperationSpec::replay(Filter::new()).with_limit(1 + random.below(30));
+                let spec = OperationSpec::replay(Filter::new()).limit(1 + random.below(30));
                 let operation =
                     store.start(spec, Actor::new("child")).await.expect("start answers");
                 journal.note(&format!("operation {}\n", operation.id));

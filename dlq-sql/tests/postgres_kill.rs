@@ -100,7 +100,7 @@ async fn child(what: &str, url: &str, journal: &Path) {
 async fn work(store: PostgresStore, journal: Arc<File>, owner: String) {
     loop {
         let request = ClaimRequest::due([fixtures::CONSUMER], BATCH, Duration::from_secs(3600));
-        let claims = store.claim(request.with_owner(&owner)).await.unwrap();
+        let claims = store.claim(request.owner(&owner)).await.unwrap();
         if claims.is_empty() {
             // Also what somebody else holds is something to wait for.
             if store.next_due(Vec::new()).await.unwrap().is_none() {
@@ -147,9 +147,9 @@ impl TestDatabase {
 
     /// Half of the letters are sent back by an operation, half by the schedule.
     async fn send_back(&self, letters: u64) -> OperationId {
-        let spec = OperationSpec::replay(Filter::new()).with_limit(letters / 2);
+        let spec = OperationSpec::replay(Filter::new()).limit(letters / 2);
         let operation = self.store.start(spec, Actor::new("ana")).await.unwrap().id;
-        let schedule = Schedule::enabled().with_batch(letters as u32).with_all_classes();
+        let schedule = Schedule::enabled().batch(letters as u32).all_classes();
         let run = ScheduleRun { consumer: fixtures::CONSUMER.to_owned(), schedule };
         assert_eq!(self.store.run_schedule(run).await.unwrap().0, letters / 2);
         operation

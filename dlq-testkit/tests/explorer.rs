@@ -237,7 +237,7 @@ impl Program for Loop {
     fn run(&self, parts: Parts) -> Running {
         let mistake = *self;
         let Parts { mut source, handler, store, clock, stop, .. } = parts;
-        let mut stack = DeadLetterLayer::new(store).with_clock(clock).layer(handler);
+        let mut stack = DeadLetterLayer::new(store).clock(clock).layer(handler);
         Box::pin(async move {
             while !stop.is_cancelled() {
                 let next = tokio::select! {

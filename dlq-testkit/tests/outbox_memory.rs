@@ -30,7 +30,7 @@ fn outgoing(outbox: &impl Outbox, n: u64) -> Outgoing {
 
 #[tokio::test(start_paused = true)]
 async fn g6_each_fault_is_settled_as_it_was() {
-    let broker = MemoryBroker::new().with_stream("orders");
+    let broker = MemoryBroker::new().stream("orders");
     let outbox = FaultyOutbox::new(MemoryOutbox::new(&broker));
     let until = || Instant::now() + Duration::from_secs(15);
     let settle = async |n| {

@@ -19,7 +19,7 @@ impl StoreFixture for OwnTime {
     }
 
     async fn open(&self, dedup: bool) -> MemoryStore {
-        self.0.clone().with_dedup(dedup)
+        self.0.clone().dedup(dedup)
     }
 
     fn clock(&self) -> Option<&ManualClock> {

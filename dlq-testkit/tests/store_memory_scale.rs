@@ -40,7 +40,7 @@ async fn replay_and_list(count: u64) -> Duration {
     assert_eq!(done, count / 2);
     let mut page = PageRequest::new();
     while let Some(next) = store.list(Filter::new(), page).await.expect("the store answers").next {
-        page = page.with_after(Some(next));
+        page = page.after(Some(next));
     }
     began.elapsed()
 }

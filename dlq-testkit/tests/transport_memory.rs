@@ -218,7 +218,7 @@ async fn a_group_begins_where_it_is_told() {
     broker.start("third", Start::Earliest);
     assert_eq!(broker.pending("third"), 4);
     assert_eq!(broker.messages().len(), 4);
-    assert!(broker.clone().with_stream("other").messages().is_empty(), "streams are apart");
+    assert!(broker.clone().stream("other").messages().is_empty(), "streams are apart");
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,7 +248,7 @@ async fn a_stream_of_dead_letters_keeps_one_letter_per_death() {
 #[tokio::test(start_paused = true)]
 async fn a_producers_time_is_kept() {
     let clock: SharedClock = MemoryFixture::fresh("time").await.clock();
-    let broker = MemoryBroker::new().with_clock(clock.clone());
+    let broker = MemoryBroker::new().clock(clock.clone());
     let given = dlq_core::Timestamp::from_millis(7);
     broker.publish(Message::new("s", "").with_published_at(given));
     broker.publish(Message::new("s", ""));

@@ -38,7 +38,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let broker = MemoryBroker::new().with_stream("payments");
+//! let broker = MemoryBroker::new().stream("payments");
 //! broker.publish(Message::new("payments", r#"{"amount": 5}"#));
 //! broker.publish(Message::new("payments", r#"{"amount": -5}"#));
 //! broker.publish(Message::new("payments", "not JSON"));

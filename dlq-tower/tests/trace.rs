@@ -182,7 +182,7 @@ fn a_message_that_waits_for_its_key_says_so_once() {
             let clock = Arc::new(TokioClock::starting_at(Timestamp::EPOCH));
             let second = Duration::from_secs(1);
             let stack = handler("orders.handle", move |_: Delivery| tokio::time::sleep(second))
-                .idempotency(MemoryIdempotency::new().with_clock(clock))
+                .idempotency(MemoryIdempotency::new().clock(clock))
                 .idempotency_key(|_: &Delivery| "k")
                 .build()
                 .unwrap();

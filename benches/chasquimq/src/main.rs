@@ -120,7 +120,7 @@ async fn ours(near: &str, url: &str, messages: usize, fate: Fate) -> Result<Dura
         .handler(work::handler().with_state(counting).build()?)
         .without_crash_marks()
         // All of them fail, which would be taken for an outage.
-        .outage(OutagePolicy::new().with_minimum(u32::MAX))
+        .outage(OutagePolicy::new().minimum(u32::MAX))
         .max_in_flight(IN_FLIGHT)
         .open()
         .await?;

@@ -47,7 +47,7 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
 async fn once(bench: &mut Bench, count: usize) -> Result<(Duration, Duration), Failed> {
     bench.empty().await?;
     let client = bench.client(false).clone();
-    let letters = NatsLetters::new(&client, DlqStream::new()).with_ledger(bench.next_name());
+    let letters = NatsLetters::new(&client, DlqStream::new()).ledger(bench.next_name());
     let start = Instant::now();
     let reading = Reading::of(letters.clone(), Range::all()).await?;
     let found = reading.count(Filter::new()).await?;

@@ -90,7 +90,7 @@ async fn send(
         store.put(some.to_vec()).await?;
     }
     let cluster = Cluster::new(outbox.transport(), outbox.cluster());
-    let spec = OperationSpec::replay(Filter::new()).with_target(Target::Origin, [cluster]);
+    let spec = OperationSpec::replay(Filter::new()).target(Target::Origin, [cluster]);
     let operation = store.start(spec, Actor::new("bench")).await?;
     let mut outboxes = Outboxes::new();
     outboxes.add(outbox)?;

@@ -26,10 +26,10 @@ async fn measure(mut bench: Bench, count: u64, rounds: usize) -> Result<(), Fail
     });
     show("filled", filled.await?, count);
     bench.sql("ANALYZE dlq_events").await?;
-    let first = PageRequest::new().with_order(Order::OldestFirst);
+    let first = PageRequest::new().order(Order::OldestFirst);
     // The last page of one order begins where the other order's first page ends.
     let newest = store.list(Filter::new(), PageRequest::new()).await?;
-    let last = first.with_after(newest.next);
+    let last = first.after(newest.next);
     let filter = || {
         Filter::new()
             .with_subject("payments.3".parse().expect("a subject"))

@@ -69,12 +69,12 @@ pub(crate) async fn drain(
     let counted = Counted::open(args.metrics.as_deref(), "this ingest").await?;
     let Telling { mut incidents, alerts } = telling;
     let Kept { store, name } = into;
-    let mut ingest = Ingest::new(feed, store.store().clone()).with_batch(args.batch);
+    let mut ingest = Ingest::new(feed, store.store().clone()).batch(args.batch);
     if args.once {
-        ingest = ingest.with_patience(PATIENCE);
+        ingest = ingest.patience(PATIENCE);
     }
     if args.audit {
-        ingest = ingest.with_audit(store.store().clone());
+        ingest = ingest.audit(store.store().clone());
     }
     let bar = Progress::endless("new letters");
     let run = until_asked(|stop| {

@@ -200,7 +200,7 @@ mod tests {
         let folder = small._folder.as_ref().map(|folder| folder.path().to_owned()).unwrap();
         assert!(folder.join("letters.db").exists() && large._folder.is_none());
         let list = async |read: &Read| {
-            let page = PageRequest::new().with_limit(1_000);
+            let page = PageRequest::new().limit(1_000);
             read.letters.list(Filter::new(), page).await.unwrap().letters
         };
         assert_eq!(list(&small).await, list(&large).await);

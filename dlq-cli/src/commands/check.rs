@@ -21,12 +21,12 @@ pub(super) async fn run(
         )));
     }
     let limits = CheckLimits::default()
-        .with_overdue(args.at_store.overdue)
-        .with_age(args.at_store.older_than)
-        .with_idle(args.at_store.idle)
-        .with_processed(args.at_store.audit_rows)
-        .with_skew(args.at_store.skew)
-        .with_deep(args.at_store.deep);
+        .overdue(args.at_store.overdue)
+        .age(args.at_store.older_than)
+        .idle(args.at_store.idle)
+        .processed(args.at_store.audit_rows)
+        .skew(args.at_store.skew)
+        .deep(args.at_store.deep);
     let findings = store.store().check(limits).await?;
     show_findings(&mut context.out, &context.target, &findings)
 }

@@ -56,9 +56,9 @@ pub(super) async fn run(
     let letters = context.letters.clone();
     let left = async || letters.count(old.clone()).await.ok();
     let bar = Progress::of(left().await.unwrap_or(0), "letters");
-    let mut cleanup = Cleanup::older_than(older_than).with_filter(filter).with_batch(batch);
+    let mut cleanup = Cleanup::older_than(older_than).filter(filter).batch(batch);
     if include_unresolved {
-        cleanup = cleanup.with_unresolved();
+        cleanup = cleanup.unresolved();
     }
     let delete = store.cleanup(cleanup, ask::actor(confirm.note.as_deref()));
     let deleted = bar.during(delete, left).await?;
@@ -85,8 +85,8 @@ async fn look(
     let filter = old_enough(filter, latest, include_unresolved);
     let (mut count, mut sample, mut after) = (0, Vec::new(), None);
     loop {
-        let page = PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst);
-        let page = context.letters.list(filter.clone(), page.with_after(after)).await?;
+        let page = PageRequest::new().limit(PAGE).order(Order::OldestFirst);
+        let page = context.letters.list(filter.clone(), page.after(after)).await?;
         let old = page.letters.into_iter().filter(|letter| letter.state.updated_at <= latest);
         for letter in old {
             count += 1;

@@ -122,8 +122,7 @@ async fn export(
 ) -> Result<Exported, CliError> {
     let mut exported = Exported::default();
     loop {
-        let request =
-            PageRequest::new().with_limit(PAGE).with_order(Order::OldestFirst).with_after(after);
+        let request = PageRequest::new().limit(PAGE).order(Order::OldestFirst).after(after);
         let page = context.letters.list(filter.clone(), request).await?;
         for ids in portions(&page.letters) {
             let letters = tokio::select! {

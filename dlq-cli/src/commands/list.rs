@@ -23,7 +23,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     let mut shown: u64 = 0;
     loop {
         let want = u32::try_from((limit - shown).min(PAGE)).unwrap_or(u32::MAX);
-        let request = PageRequest::new().with_limit(want).with_order(order).with_after(after);
+        let request = PageRequest::new().limit(want).order(order).after(after);
         let page = context.letters.list(filter.clone(), request).await?;
         shown += page.letters.len() as u64;
         after = page.next;

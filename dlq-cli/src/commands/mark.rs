@@ -51,7 +51,7 @@ pub(super) async fn select(
         say_more(&filter).await?;
     }
     if change.dry_run {
-        let sample = context.letters.list(filter, PageRequest::new().with_limit(10)).await?.letters;
+        let sample = context.letters.list(filter, PageRequest::new().limit(10)).await?.letters;
         if context.out.is_table() {
             if !sample.is_empty() {
                 context.out.table(&list::table(&sample))?;

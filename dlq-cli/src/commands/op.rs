@@ -221,7 +221,7 @@ async fn errors(
     for ids in failed.chunks(PAGE as usize) {
         let mut filter = Filter::new();
         filter.ids = ids.to_vec();
-        let page = store.list(filter, PageRequest::new().with_limit(PAGE)).await?;
+        let page = store.list(filter, PageRequest::new().limit(PAGE)).await?;
         errors.extend(page.letters.into_iter().map(|letter| (letter.id, letter.error)));
     }
     Ok(errors)

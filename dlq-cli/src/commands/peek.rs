@@ -14,8 +14,7 @@ const WIDTH: u64 = 40;
 pub(super) async fn run(context: &mut Context, args: PeekArgs) -> Result<ExitCode, CliError> {
     let filter = args.filter.resolve(&context.letters).await?;
     let stats = context.letters.stats(filter.clone()).await?;
-    let latest =
-        context.letters.list(filter, PageRequest::new().with_limit(args.limit)).await?.letters;
+    let latest = context.letters.list(filter, PageRequest::new().limit(args.limit)).await?.letters;
     if !context.out.is_table() {
         context.out.document(&serde_json::json!({
             "by_reason": stats.by_reason, "latest": latest,

@@ -29,21 +29,21 @@ pub(super) async fn run(
     must_exist(&context.letters, &context.target, &filter).await?;
     // What comes while the operator looks and thinks is not what they agree to.
     let filter = until_now(context, filter).await?;
-    let mut spec = OperationSpec::replay(filter).with_max_replays(args.max_replays);
+    let mut spec = OperationSpec::replay(filter).max_replays(args.max_replays);
     if let Some(limit) = args.limit {
-        spec = spec.with_limit(limit);
+        spec = spec.limit(limit);
     }
     if let Some(pace) = args.rate {
-        spec = spec.with_pace(pace);
+        spec = spec.pace(pace);
     }
     if let Some(canary) = args.canary {
-        spec = spec.with_canary(canary);
+        spec = spec.canary(canary);
     }
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     if let Some(outboxes) = &to_broker {
-        spec = spec.with_target(via::target(&args.to), via::clusters(outboxes));
+        spec = spec.target(via::target(&args.to), via::clusters(outboxes));
         if let Some(wait) = args.canary_wait {
-            spec = spec.with_canary_wait(wait);
+            spec = spec.canary_wait(wait);
         }
         via::survey(store, outboxes, &spec).await?;
     }

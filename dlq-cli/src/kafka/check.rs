@@ -52,7 +52,7 @@ async fn has_some(at: &Broker, ladder: &Ladder, of: &ConsumerPlan) -> Result<boo
 /// name.
 async fn given(at: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliError> {
     let mut deployment = Deployment::default();
-    deployment.letters = DlqTopic::new().with_name(&*at.topic);
+    deployment.letters = DlqTopic::new().name(&*at.topic);
     let ladder = ladder(&args.ladder);
     let is_default = ladder == Ladder::new();
     for one in args.consumer {

@@ -16,16 +16,16 @@ pub(super) fn range(at_kafka: &AtKafkaArgs) -> ScanRange {
     let AtKafkaArgs { partition, offsets, key, header } = at_kafka;
     let mut range = ScanRange::new();
     for partition in partition {
-        range = range.with_partition(*partition);
+        range = range.partition(*partition);
     }
     if let Some(offsets) = offsets {
-        range = range.with_offsets(offsets.from..offsets.to);
+        range = range.offsets(offsets.from..offsets.to);
     }
     for key in key {
-        range = range.with_key(key.clone());
+        range = range.key(key.clone());
     }
     for Attribute(name, value) in header {
-        range = range.with_header(name.clone(), value.clone());
+        range = range.header(name.clone(), value.clone());
     }
     range
 }
@@ -53,7 +53,7 @@ impl Broker {
 
     /// The letters that are meant, for a replay.
     pub(super) fn letters(&self, at_kafka: &AtKafkaArgs) -> KafkaLetters {
-        self.log().with_range(range(at_kafka))
+        self.log().range(range(at_kafka))
     }
 
     /// Checks that the cluster responds, and has the topic.

@@ -90,5 +90,5 @@ pub(crate) async fn outbox(
 
 /// The retry topics that consumers have.
 fn ladder(args: &LadderArgs) -> Ladder {
-    Ladder::of(args.ladder.iter().copied()).with_names(&args.ladder_names)
+    Ladder::of(args.ladder.iter().copied()).names(&args.ladder_names)
 }

@@ -48,13 +48,13 @@ pub(super) async fn run(
         let _ = Selection::matching(filter.clone())?;
     }
     let mut replay = KafkaReplay::new(&letters, filter.clone(), target, id)
-        .with_cap(args.max_replays)
-        .with_who(ask::actor(None).who);
+        .cap(args.max_replays)
+        .who(ask::actor(None).who);
     if let Some(limit) = args.limit {
-        replay = replay.with_limit(limit);
+        replay = replay.limit(limit);
     }
     if let Some(pace) = args.rate {
-        replay = replay.with_rate(broker::per_second(pace)?);
+        replay = replay.rate(broker::per_second(pace)?);
     }
     if let Some(group) = &args.at_broker.handler_group {
         if args.to != "handler" {
@@ -63,7 +63,7 @@ pub(super) async fn run(
                 args.to
             )));
         }
-        replay = replay.with_group(group.as_str());
+        replay = replay.group(group.as_str());
     }
     if args.at_broker.again {
         replay = replay.again();

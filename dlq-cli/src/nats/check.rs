@@ -49,9 +49,9 @@ async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, C
             Some(found) => {
                 let (letters, wanted) = (broker.letters().await?, DEFAULT_AGE);
                 let is_brief = !found.max_age.is_zero() && found.max_age < wanted;
-                if is_brief { letters.with_max_age(wanted) } else { letters }
+                if is_brief { letters.max_age(wanted) } else { letters }
             }
-            None => DlqStream::new().with_name(&broker.stream),
+            None => DlqStream::new().name(&broker.stream),
         })
     };
     deployment.letters = broker.permitted(letters).await?;
@@ -64,7 +64,7 @@ async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, C
     deployment.retries = match retries.as_ref().and_then(existing_retries) {
         Some(there) => Some(there),
         None if args.consumer.is_empty() => None,
-        None => Some(RetryStream::new().with_name(&args.retry_stream)),
+        None => Some(RetryStream::new().name(&args.retry_stream)),
     };
     deployment.streams = args.stream.into_iter().map(StreamPlan::new).collect();
     let consumers = args.consumer.into_iter();

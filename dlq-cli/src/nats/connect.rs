@@ -277,11 +277,11 @@ pub(crate) fn existing(config: &stream::Config) -> Option<DlqStream> {
     let prefix = prefixes.next()?;
     Some(
         DlqStream::new()
-            .with_name(&config.name)
-            .with_prefix(prefix)
-            .with_max_age(config.max_age)
-            .with_replicas(config.num_replicas)
-            .with_duplicate_window(config.duplicate_window),
+            .name(&config.name)
+            .prefix(prefix)
+            .max_age(config.max_age)
+            .replicas(config.num_replicas)
+            .duplicate_window(config.duplicate_window),
     )
 }
 
@@ -291,10 +291,10 @@ pub(crate) fn existing_retries(config: &stream::Config) -> Option<RetryStream> {
     let prefix = prefixes.next()?;
     Some(
         RetryStream::new()
-            .with_name(&config.name)
-            .with_prefix(prefix)
-            .with_replicas(config.num_replicas)
-            .with_duplicate_window(config.duplicate_window),
+            .name(&config.name)
+            .prefix(prefix)
+            .replicas(config.num_replicas)
+            .duplicate_window(config.duplicate_window),
     )
 }
 

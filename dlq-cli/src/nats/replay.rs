@@ -29,10 +29,10 @@ pub(super) async fn run(
         Mark::refuse_kept(&at.marks(&stream).await?, &at.shown)?;
         let mut letters = NatsLetters::new(&at.context, stream);
         if let Some(key) = &at.key {
-            letters = letters.with_binding_key(key.clone());
+            letters = letters.binding_key(key.clone());
         }
         if let Some(name) = &args.at_broker.key_header {
-            letters = letters.with_key_header(name);
+            letters = letters.key_header(name);
         }
         // Where no id is given none is looked up.
         let all = if !args.filter.names_letters() {
@@ -47,8 +47,8 @@ pub(super) async fn run(
         }
         let target = target(at, &args.to, &args.at_broker.retry_stream).await?;
         let mut replay = NatsReplay::new(&letters, filter, target, id)
-            .with_cap(args.max_replays)
-            .with_lease(args.at_broker.lease);
+            .cap(args.max_replays)
+            .lease(args.at_broker.lease);
         if let Some(name) = &args.at_broker.handler_consumer {
             if args.to != "handler" {
                 return Err(CliError::refused(format!(
@@ -59,10 +59,10 @@ pub(super) async fn run(
             replay = replay.consumer(name.as_str());
         }
         if let Some(limit) = args.limit {
-            replay = replay.with_limit(limit);
+            replay = replay.limit(limit);
         }
         if let Some(pace) = args.rate {
-            replay = replay.with_rate(broker::per_second(pace)?);
+            replay = replay.rate(broker::per_second(pace)?);
         }
         if args.at_broker.again {
             replay = replay.again();

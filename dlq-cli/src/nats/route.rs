@@ -47,12 +47,12 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
     // What exists is taken as it is.
     let letters = match broker.config(&broker.stream).await? {
         Some(_) => broker.letters().await?,
-        None => DlqStream::new().with_name(&broker.stream).with_replicas(args.replicas),
+        None => DlqStream::new().name(&broker.stream).replicas(args.replicas),
     };
-    let mut advisories = AdvisoryStream::new().with_name(&args.advisory_stream);
+    let mut advisories = AdvisoryStream::new().name(&args.advisory_stream);
     advisories = match broker.config(&args.advisory_stream).await? {
-        Some(there) => advisories.with_max_age(there.max_age).with_replicas(there.num_replicas),
-        None => advisories.with_replicas(args.replicas),
+        Some(there) => advisories.max_age(there.max_age).replicas(there.num_replicas),
+        None => advisories.replicas(args.replicas),
     };
     // Of a client it is known which rights it needs.
     let builder = if broker.is_own {

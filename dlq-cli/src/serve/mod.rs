@@ -80,7 +80,7 @@ pub(crate) async fn run(
             dlq_core::policy::duration::format(args.every)
         )));
     }
-    let health = HealthThresholds::default().with_backlog(args.max_backlog).with_age(args.max_age);
+    let health = HealthThresholds::default().backlog(args.max_backlog).age(args.max_age);
     let shown = without_password(url);
     match url.split_once("://") {
         #[cfg(feature = "kafka")]

@@ -46,8 +46,7 @@ impl Written {
         };
         let mut found = Vec::new();
         if upto > counted {
-            let mut came =
-                Filter::new().with_since(counted.after(STEP)).with_until(upto.after(STEP));
+            let mut came = Filter::new().since(counted.after(STEP)).until(upto.after(STEP));
             came.statuses = DEAD.to_vec();
             for class in ErrorClass::ALL {
                 let came = came.clone();

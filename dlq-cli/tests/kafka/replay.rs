@@ -98,7 +98,7 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     assert_ne!(refused.code, 0, "{}", refused.out);
     assert!(refused.err.contains("group `billing` is not there"), "{}", refused.err);
     assert!(bench.records("handler.retry.10s").is_empty());
-    let ladder = Ladder::of([Duration::from_secs(10)]).with_names("{topic}.retry.{delay}");
+    let ladder = Ladder::of([Duration::from_secs(10)]).names("{topic}.retry.{delay}");
     let consumer = KafkaTransport::new(&*bench.source).name("pay");
     let mut source = consumer.ladder(ladder).source(&Brokers::at(bench.host)).await.unwrap();
     let first = timeout(PATIENCE, source.next()).await.expect("a message comes").unwrap();

@@ -81,7 +81,7 @@ async fn what_cannot_be_asked_is_not_taken_for_what_is_not_there() {
         return;
     };
     let client = async_nats::connect(server.url()).await.unwrap();
-    let kept = DlqStream::new().with_max_age(Duration::from_secs(3600));
+    let kept = DlqStream::new().max_age(Duration::from_secs(3600));
     NatsSink::open(&client, kept).await.unwrap();
     let bob = format!("nats://bob:s3cret@{}", server.url().trim_start_matches("nats://"));
     let ran = tokio::task::block_in_place(|| dlq(&["check", "--from", &bob]).output());

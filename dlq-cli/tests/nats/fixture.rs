@@ -59,9 +59,9 @@ impl Bench {
         let client = async_nats::connect(server.url()).await.unwrap();
         let context = jetstream::new(client.clone());
         let stream = DlqStream::new()
-            .with_name(format!("DLQ_{name}"))
-            .with_prefix(format!("dlq-{name}"))
-            .with_max_age(Duration::from_secs(3600));
+            .name(format!("DLQ_{name}"))
+            .prefix(format!("dlq-{name}"))
+            .max_age(Duration::from_secs(3600));
         let folder = tempfile::tempdir().unwrap();
         Some(Self { server, client, context, name: format!("DLQ_{name}"), stream, folder })
     }

@@ -83,7 +83,7 @@ async fn every_letter_goes_into_the_store_with_everything() {
     assert!(
         bench.run(&["ingest", "--into", &into, "--once"]).ok().out.starts_with("5 letters stored")
     );
-    let listed = store.list(Filter::new(), PageRequest::new().with_order(Order::OldestFirst)).await;
+    let listed = store.list(Filter::new(), PageRequest::new().order(Order::OldestFirst)).await;
     assert_eq!(listed.unwrap().letters.len(), 5);
 }
 

@@ -137,7 +137,7 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     assert_eq!(refused.code, 2, "{}", refused.err);
     assert!(refused.err.contains("no retry stream `RETRY_handler`"), "{}", refused.err);
 
-    let retries = RetryStream::new().with_name("RETRY_handler").with_prefix("retry-handler");
+    let retries = RetryStream::new().name("RETRY_handler").prefix("retry-handler");
     let consumer = NatsTransport::new(&born.stream).name("billing").retry_stream(retries);
     let mut source = consumer.source(&bench.client).await.unwrap();
     for _ in 0..3 {
@@ -155,7 +155,7 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     assert_eq!(born.count().await, 3);
 
     // A consumer that has this handler beside others.
-    let retries = RetryStream::new().with_name("RETRY_handler").with_prefix("retry-handler");
+    let retries = RetryStream::new().name("RETRY_handler").prefix("retry-handler");
     let till = NatsTransport::new(&born.stream).name("till").retry_stream(retries);
     let mut till = till.source(&bench.client).await.unwrap();
     for _ in 0..3 {

@@ -75,7 +75,7 @@ async fn what_a_foreign_consumer_gives_up_becomes_a_letter() {
         message.ack_with(AckKind::Nak(None)).await.unwrap();
     }
     drop(messages);
-    let letters = NatsLetters::new(&bench.client, dlq_nats::DlqStream::new().with_name(name));
+    let letters = NatsLetters::new(&bench.client, dlq_nats::DlqStream::new().name(name));
     let found = timeout(PATIENCE, async {
         loop {
             let found = stored(&letters).await;

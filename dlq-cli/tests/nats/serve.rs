@@ -90,7 +90,7 @@ async fn a_server_that_goes_and_comes_back_is_served_again() {
     });
     let client = async_nats::connect(server.url()).await.unwrap();
     let jetstream = jetstream::new(client);
-    let kept = DlqStream::new().with_max_age(Duration::ZERO);
+    let kept = DlqStream::new().max_age(Duration::ZERO);
     let sink = NatsSink::open(&jetstream, kept).await.unwrap();
     sink.put(vec![letter(1), letter(2)]).await.unwrap();
     tokio::task::block_in_place(|| {

@@ -209,7 +209,7 @@ async fn g6_senders_that_are_killed_send_each_letter_once() {
     assert!(ran.err.contains("eu"), "{}", ran.err);
     assert_eq!(ran.json()["progress"]["by_outcome"]["sent"], 399, "{}", ran.err);
     assert_eq!(kept.info().await.unwrap().state.messages, 399, "each once");
-    let page = PageRequest::new().with_limit(1);
+    let page = PageRequest::new().limit(1);
     let pending = store.list(Filter::new().with_status(Status::Pending), page).await.unwrap();
     assert_eq!(pending.letters[0].id, elsewhere.id);
     let whole = store.store().get(letters[0].id).await.unwrap().unwrap();

@@ -42,7 +42,7 @@ async fn they_say_what_a_store_with_the_same_letters_says() {
         &["--consumer", "payments.charge"],
     )
     .await;
-    expect(Filter::new().with_error("time out".to_owned()), &["--error", "time out"]).await;
+    expect(Filter::new().error("time out".to_owned()), &["--error", "time out"]).await;
 
     let groups = bench.run(&["groups", "-o", "json", "--limit", "100"]).ok().json();
     let expected = store.groups(Filter::new(), 100).await.unwrap();

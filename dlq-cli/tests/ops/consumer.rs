@@ -23,7 +23,7 @@ async fn bill(Json(cents): Json<i64>) -> Result<(), std::io::Error> {
 #[tokio::test]
 async fn a_consumer_exports_what_the_table_says() {
     let exporter = PrometheusBuilder::new().install_recorder().unwrap();
-    let broker = MemoryBroker::new().with_stream("orders");
+    let broker = MemoryBroker::new().stream("orders");
     for payload in ["1", "-1", "not json"] {
         broker.publish(Message::new("orders.placed", payload));
     }

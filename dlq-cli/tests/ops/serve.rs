@@ -19,7 +19,7 @@ use crate::served::Served;
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_exported_is_what_the_table_says() {
     let (served, store) = Served::with((0..5).map(letter).collect(), "100ms").await;
-    let spec = OperationSpec::replay(Filter::new()).with_limit(2);
+    let spec = OperationSpec::replay(Filter::new()).limit(2);
     store.start(spec, Actor::new("ana")).await.unwrap();
     let one = Selection::matching(Filter::new().with_id(letter(4).id)).unwrap();
     store.mark(one, Mark::Quarantined, Actor::new("ana")).await.unwrap();

@@ -60,7 +60,7 @@ impl MemoryIdempotency {
 
     /// Sets the clock by which this handle tells the time. Defaults to the machine's.
     #[must_use]
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
@@ -341,7 +341,7 @@ mod tests {
     #[tokio::test]
     async fn what_has_ended_is_found_wherever_the_last_purge_stopped() {
         let clock: SharedClock = Arc::new(TokioClock::starting_at(Timestamp::from_millis(1)));
-        let (store, consumer) = (MemoryIdempotency::new().with_clock(clock), Arc::from("billing"));
+        let (store, consumer) = (MemoryIdempotency::new().clock(clock), Arc::from("billing"));
         // What is kept for no time has ended at once.
         let keep = |number: u32| if number.is_multiple_of(3) { Duration::ZERO } else { LEASE };
         let key = |number: u32| format!("order-{number}");

@@ -58,25 +58,25 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
 
     /// Sets a store whose processing audit gets a row for each letter of which an incident is told; a row may be there
     /// twice where an incident is told twice. Defaults to none.
-    pub fn with_audit(mut self, store: BoxStore) -> Self {
+    pub fn audit(mut self, store: BoxStore) -> Self {
         self.audit = Some(store);
         self
     }
 
     /// Sets how many letters are put at once, at most. Defaults to 256.
-    pub fn with_batch(mut self, letters: usize) -> Self {
+    pub fn batch(mut self, letters: usize) -> Self {
         self.batch = letters.max(1);
         self
     }
 
     /// Sets how often a letter is put that the store refuses, before it is set aside. Defaults to 3.
-    pub fn with_tries(mut self, tries: u32) -> Self {
+    pub fn tries(mut self, tries: u32) -> Self {
         self.tries = tries.max(1);
         self
     }
 
     /// Sets for how long a store or a broker that is not there is waited for. Defaults to for ever.
-    pub fn with_patience(mut self, patience: Duration) -> Self {
+    pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
     }
@@ -93,7 +93,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
     ///
     /// # Errors
     ///
-    /// When the store or the broker failed for good or for longer than the [patience](Self::with_patience), when the store
+    /// When the store or the broker failed for good or for longer than the [patience](Self::patience), when the store
     /// refused several letters in a row and took none, or when `tell` failed. What was not confirmed comes again.
     ///
     /// # Cancel safety

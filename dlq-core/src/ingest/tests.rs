@@ -156,7 +156,7 @@ fn letters(count: u64) -> Vec<Content> {
 
 async fn drain(broker: &Broker, sink: Picky) -> (IngestReport, Vec<Incident>, Picky) {
     let mut told = Vec::new();
-    let mut ingest = Ingest::new(broker.entries(), sink).with_batch(4);
+    let mut ingest = Ingest::new(broker.entries(), sink).batch(4);
     let tell = |incidents: &[Incident]| {
         told.extend_from_slice(incidents);
         Ok(())
@@ -207,7 +207,7 @@ async fn an_outage_is_waited_for_and_confirms_nothing() {
 
     let broker = Broker::with(letters(5));
     let picky = Picky { outages: Mutex::new(u32::MAX), ..Picky::default() };
-    let mut ingest = Ingest::new(broker.entries(), picky).with_patience(Duration::from_secs(30));
+    let mut ingest = Ingest::new(broker.entries(), picky).patience(Duration::from_secs(30));
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 5);
 }
@@ -258,7 +258,7 @@ async fn g1_a_lone_letter_is_set_aside_only_where_the_store_answers() {
 
     let broker = Broker::with(letters(1));
     let mut ingest = Ingest::new(broker.entries(), refusing(Some(StoreErrorKind::Unavailable)))
-        .with_patience(Duration::from_secs(30));
+        .patience(Duration::from_secs(30));
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 1);
     assert!(ingest.report().outages > 1, "it was waited for");
@@ -271,7 +271,7 @@ async fn g1_refusals_in_a_row_end_the_run() {
         let broker = Broker::with(letters(100));
         let refuses = (1..=100).map(|n| letter(n).id).collect();
         let picky = Picky { refuses, ..Picky::default() };
-        let mut ingest = Ingest::new(broker.entries(), picky).with_batch(batch);
+        let mut ingest = Ingest::new(broker.entries(), picky).batch(batch);
         let error = ingest.run(pending(), |_| Ok(())).await.unwrap_err();
         assert!(broker.left() > 90, "in batches of {batch}: {} left", broker.left());
         assert!(error.to_string().contains("in a row"), "{error}");

@@ -50,20 +50,20 @@ impl MemoryBroker {
     }
 
     /// Sets the stream that this handle publishes to and reads. Defaults to `events`.
-    pub fn with_stream(mut self, name: impl Into<Arc<str>>) -> Self {
+    pub fn stream(mut self, name: impl Into<Arc<str>>) -> Self {
         self.stream = name.into();
         self
     }
 
     /// Sets the clock by which this handle, and the sources and queues made from it, tell the time. Defaults to the
     /// machine's.
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
 
     /// Sets for how long a message stays with whom it was handed to without a word. Defaults to 30 s.
-    pub fn with_lease(mut self, lease: Duration) -> Self {
+    pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
@@ -162,7 +162,7 @@ impl MemoryBroker {
         self.notify();
     }
 
-    pub(super) fn stream(&self) -> &Arc<str> {
+    pub(super) fn stream_name(&self) -> &Arc<str> {
         &self.stream
     }
 
@@ -170,7 +170,7 @@ impl MemoryBroker {
         self.clock.now()
     }
 
-    pub(super) fn lease(&self) -> Duration {
+    pub(super) fn lease_length(&self) -> Duration {
         self.lease
     }
 

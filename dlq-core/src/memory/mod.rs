@@ -10,7 +10,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), dlq_core::TransportError> {
-//! let broker = MemoryBroker::new().with_stream("orders");
+//! let broker = MemoryBroker::new().stream("orders");
 //! broker.publish(Message::new("orders.created", r#"{"id":1}"#));
 //!
 //! let mut source = broker.source("billing");
@@ -29,7 +29,7 @@
 //!
 //! # Time
 //!
-//! Leases and delays follow the broker's [clock](MemoryBroker::with_clock); waiting is done by tokio's timers. Under
+//! Leases and delays follow the broker's [clock](MemoryBroker::clock); waiting is done by tokio's timers. Under
 //! paused time give it a [`TokioClock`](crate::TokioClock): whole days then pass in no time, and every run is the same.
 //! With a clock that does not follow tokio's, a waiting source notices only on the next change that time has passed.
 //!

@@ -41,7 +41,7 @@ impl MemoryOutbox {
     }
 
     fn stream<'a>(&'a self, to: &'a Address) -> &'a Arc<str> {
-        to.stream.as_ref().unwrap_or_else(|| self.broker.stream())
+        to.stream.as_ref().unwrap_or_else(|| self.broker.stream_name())
     }
 }
 

@@ -33,7 +33,7 @@ impl MemoryRetryQueue {
 
 impl RetryQueue for MemoryRetryQueue {
     async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
-        let stream = self.broker.stream();
+        let stream = self.broker.stream_name();
         {
             let mut world = self.broker.world();
             let group = self.group.clone().or_else(|| world.group_of(stream, &delayed_retry));

@@ -24,7 +24,7 @@ impl MemorySettle {
 
 impl Settle for MemorySettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
-        let place = (self.broker.stream(), &self.group);
+        let place = (self.broker.stream_name(), &self.group);
         let settled = match disposition {
             Disposition::Deferred { after } => {
                 let at = self.broker.now().after(after);
@@ -43,12 +43,12 @@ impl Settle for MemorySettle {
 
     async fn extend(&mut self) -> Result<(), TransportError> {
         let until = self.broker.lease_end();
-        let place = (self.broker.stream(), &self.group);
+        let place = (self.broker.stream_name(), &self.group);
         let extended = self.broker.world().extend(place, self.key, self.fence, until);
         extended.map_err(|Lost| TransportError::new(TransportErrorKind::Lost, "extend a lease"))
     }
 
     fn lease(&self) -> Option<Duration> {
-        Some(self.broker.lease())
+        Some(self.broker.lease_length())
     }
 }

@@ -31,7 +31,7 @@ impl MemorySource {
     /// Sets how many messages are fetched at once, and so held at most without having been yielded; at least 1. They
     /// count as delivered. Defaults to 16.
     #[must_use]
-    pub fn with_prefetch(mut self, prefetch: usize) -> Self {
+    pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = prefetch.max(1);
         self
     }
@@ -39,7 +39,7 @@ impl MemorySource {
     /// The next message that is available now.
     fn take(&mut self) -> Option<(Delivery, MemorySettle)> {
         let (now, until) = (self.broker.now(), self.broker.lease_end());
-        let (stream, group) = (self.broker.stream(), self.incoming.addressee.name());
+        let (stream, group) = (self.broker.stream_name(), self.incoming.addressee.name());
         let mut world = self.broker.world();
         loop {
             if self.fetched.is_empty() {
@@ -82,7 +82,7 @@ impl Source for MemorySource {
             if let Some(next) = self.take() {
                 return Ok(Some(next));
             }
-            let due = broker.world().next_due(broker.stream(), self.incoming.addressee.name());
+            let due = broker.world().next_due(broker.stream_name(), self.incoming.addressee.name());
             match due {
                 Some(due) => {
                     let _ = tokio::time::timeout(due.since(broker.now()), changed).await;
@@ -99,7 +99,7 @@ impl Source for MemorySource {
             let mut world = self.broker.world();
             for Handed { key, fence, .. } in self.fetched.drain(..) {
                 // One that is no longer ours needs nothing.
-                let _ = world.release((self.broker.stream(), group), key, fence, now);
+                let _ = world.release((self.broker.stream_name(), group), key, fence, now);
             }
         }
         self.broker.notify();

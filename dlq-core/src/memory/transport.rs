@@ -44,7 +44,7 @@ impl MemoryTransport {
     }
 
     fn broker(&self, broker: &MemoryBroker) -> MemoryBroker {
-        broker.clone().with_stream(Arc::clone(&self.stream))
+        broker.clone().stream(Arc::clone(&self.stream))
     }
 }
 

@@ -48,43 +48,43 @@ impl Default for CheckLimits {
 
 impl CheckLimits {
     /// Sets how long a letter may wait for somebody to claim it. Defaults to one hour.
-    pub const fn with_overdue(mut self, overdue: Duration) -> Self {
+    pub const fn overdue(mut self, overdue: Duration) -> Self {
         self.overdue = overdue;
         self
     }
 
     /// Sets how old an unresolved letter may be. Defaults to seven days.
-    pub const fn with_age(mut self, age: Duration) -> Self {
+    pub const fn age(mut self, age: Duration) -> Self {
         self.age = age;
         self
     }
 
     /// Sets for how long an operation may release nothing. Defaults to ten minutes.
-    pub const fn with_idle(mut self, idle: Duration) -> Self {
+    pub const fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
     /// Sets how many rows the processing audit may have. Defaults to ten million.
-    pub const fn with_processed(mut self, rows: u64) -> Self {
+    pub const fn processed(mut self, rows: u64) -> Self {
         self.processed = rows;
         self
     }
 
     /// Sets how far ahead a letter may be due. Defaults to seven days.
-    pub const fn with_ahead(mut self, ahead: Duration) -> Self {
+    pub const fn ahead(mut self, ahead: Duration) -> Self {
         self.ahead = ahead;
         self
     }
 
     /// Sets how far clocks may differ. Defaults to five minutes.
-    pub const fn with_skew(mut self, skew: Duration) -> Self {
+    pub const fn skew(mut self, skew: Duration) -> Self {
         self.skew = skew;
         self
     }
 
     /// Also looks for damage, which reads everything that is stored. Defaults to no.
-    pub const fn with_deep(mut self, deep: bool) -> Self {
+    pub const fn deep(mut self, deep: bool) -> Self {
         self.is_deep = deep;
         self
     }

@@ -69,13 +69,13 @@ impl ClaimRequest {
     }
 
     /// Replaces the filter.
-    pub fn with_filter(mut self, filter: Filter) -> Self {
+    pub fn filter(mut self, filter: Filter) -> Self {
         self.filter = filter;
         self
     }
 
     /// Sets who claims. Defaults to nobody in particular.
-    pub fn with_owner(mut self, owner: impl Into<String>) -> Self {
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = owner.into();
         self
     }

@@ -41,7 +41,7 @@ impl DeadLetters {
 
     /// Sets the clock by which the age of letters is judged. Defaults to the machine's.
     #[must_use]
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
@@ -83,7 +83,7 @@ impl DeadLetters {
         message_id: impl Into<String>,
     ) -> Result<Vec<LetterSummary>, StoreError> {
         let filter = Filter::new().with_message_id(message_id.into());
-        let mut request = PageRequest::new().with_limit(1000).with_order(Order::OldestFirst);
+        let mut request = PageRequest::new().limit(1000).order(Order::OldestFirst);
         let mut found = Vec::new();
         loop {
             let page = self.store.list(filter.clone(), request).await?;
@@ -91,7 +91,7 @@ impl DeadLetters {
             if page.next.is_none() {
                 break;
             }
-            request = request.with_after(page.next);
+            request = request.after(page.next);
         }
         // A record that died between two pages is at the end of the line now: found twice, and not skipped.
         found.reverse();
@@ -164,7 +164,7 @@ impl DeadLetters {
     ///
     /// # async fn send(letters: DeadLetters, outboxes: Outboxes) -> Result<(), StoreError> {
     /// let spec = OperationSpec::replay(Filter::new().with_message_id("evt_abc".to_owned()))
-    ///     .with_target(Target::Origin, [Cluster::new("nats", "default")]);
+    ///     .target(Target::Origin, [Cluster::new("nats", "default")]);
     /// let operation = letters.replay(spec, Actor::new("ana")).await?;
     /// let sent = letters.dispatcher(outboxes).run(operation.id, std::future::pending(), |_| {}).await?;
     /// println!("{} letters are on their way", sent.confirmed);

@@ -50,19 +50,19 @@ impl Cleanup {
     }
 
     /// Narrows it. Defaults to every resolved letter.
-    pub fn with_filter(mut self, filter: Filter) -> Self {
+    pub fn filter(mut self, filter: Filter) -> Self {
         self.filter = filter;
         self
     }
 
     /// Also deletes letters that are not resolved. Defaults to no.
-    pub fn with_unresolved(mut self) -> Self {
+    pub fn unresolved(mut self) -> Self {
         self.include_unresolved = true;
         self
     }
 
     /// Sets how many are deleted in one step. Defaults to 1000.
-    pub fn with_batch(mut self, batch: u32) -> Self {
+    pub fn batch(mut self, batch: u32) -> Self {
         self.batch = batch.max(1);
         self
     }

@@ -149,7 +149,7 @@ impl OperationSpec {
 
     /// Sends letters to brokers instead, through outboxes of these clusters. A canary waits for
     /// [`CANARY_WAIT`](Self::CANARY_WAIT) after the last letter.
-    pub fn with_target(mut self, target: Target, via: impl IntoIterator<Item = Cluster>) -> Self {
+    pub fn target(mut self, target: Target, via: impl IntoIterator<Item = Cluster>) -> Self {
         self.target = target;
         self.via = via.into_iter().collect();
         self.canary_wait = Self::CANARY_WAIT;
@@ -157,37 +157,37 @@ impl OperationSpec {
     }
 
     /// Sets how long a canary waits for news of letters that were sent.
-    pub fn with_canary_wait(mut self, wait: Duration) -> Self {
+    pub fn canary_wait(mut self, wait: Duration) -> Self {
         self.canary_wait = wait;
         self
     }
 
     /// Sets how many at most. Defaults to all.
-    pub fn with_limit(mut self, limit: u64) -> Self {
+    pub fn limit(mut self, limit: u64) -> Self {
         self.limit = Some(limit);
         self
     }
 
     /// Sets how fast at most. Defaults to no limit.
-    pub fn with_pace(mut self, pace: Pace) -> Self {
+    pub fn pace(mut self, pace: Pace) -> Self {
         self.pace = Some(pace);
         self
     }
 
     /// Sends this many first and stops by itself when one of them fails again. Defaults to none.
-    pub fn with_canary(mut self, canary: u32) -> Self {
+    pub fn canary(mut self, canary: u32) -> Self {
         self.canary = (canary > 0).then_some(canary);
         self
     }
 
     /// Sets the cap on replays of one letter; 0 for none. Defaults to 10.
-    pub fn with_max_replays(mut self, max_replays: u32) -> Self {
+    pub fn max_replays(mut self, max_replays: u32) -> Self {
         self.max_replays = max_replays;
         self
     }
 
     /// Quarantines letters whose latest error contains `text`, instead of sending them. Defaults to none.
-    pub fn with_terminal(mut self, text: impl Into<String>) -> Self {
+    pub fn terminal(mut self, text: impl Into<String>) -> Self {
         self.terminal.push(text.into());
         self
     }
@@ -660,7 +660,7 @@ mod tests {
     fn operation(state: OperationState, outcomes: &[(ItemOutcome, u64)]) -> Operation {
         Operation {
             id: OperationId::of("t", at(0), 0),
-            spec: OperationSpec::replay(Filter::new()).with_canary(2),
+            spec: OperationSpec::replay(Filter::new()).canary(2),
             state,
             by: Actor::new("t"),
             created_at: at(0),

@@ -47,31 +47,31 @@ impl Schedule {
     }
 
     /// Sets the time between two runs. Defaults to six hours.
-    pub const fn with_every(mut self, every: Duration) -> Self {
+    pub const fn every(mut self, every: Duration) -> Self {
         self.every = every;
         self
     }
 
     /// Sets how many letters a run sends back. Defaults to 50.
-    pub const fn with_batch(mut self, batch: u32) -> Self {
+    pub const fn batch(mut self, batch: u32) -> Self {
         self.batch = batch;
         self
     }
 
     /// Sets how often a letter is sent back at most. Defaults to 240.
-    pub const fn with_max_retries(mut self, max_retries: u32) -> Self {
+    pub const fn max_retries(mut self, max_retries: u32) -> Self {
         self.max_retries = max_retries;
         self
     }
 
     /// Also sends back letters whose last error was permanent. Defaults to no.
-    pub const fn with_all_classes(mut self) -> Self {
+    pub const fn all_classes(mut self) -> Self {
         self.all_classes = true;
         self
     }
 
     /// Quarantines letters whose latest error contains `text`, instead of sending them back. Defaults to none.
-    pub fn with_terminal(mut self, text: impl Into<String>) -> Self {
+    pub fn terminal(mut self, text: impl Into<String>) -> Self {
         self.terminal.push(text.into());
         self
     }

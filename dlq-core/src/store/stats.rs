@@ -117,13 +117,13 @@ impl Default for HealthThresholds {
 
 impl HealthThresholds {
     /// Sets the number of waiting letters. Defaults to 100.
-    pub const fn with_backlog(mut self, backlog: u64) -> Self {
+    pub const fn backlog(mut self, backlog: u64) -> Self {
         self.backlog = backlog;
         self
     }
 
     /// Sets the age of the oldest unresolved letter. Defaults to seven days.
-    pub const fn with_age(mut self, age: Duration) -> Self {
+    pub const fn age(mut self, age: Duration) -> Self {
         self.age = age;
         self
     }

@@ -214,7 +214,7 @@ fn names_are_those_of_the_producer() {
 
 #[tokio::test]
 async fn g2_a_letter_that_was_sent_back_is_known_in_memory() {
-    let broker = MemoryBroker::new().with_stream("orders");
+    let broker = MemoryBroker::new().stream("orders");
     let mut source = broker.source("shop");
     let position = broker.publish(dead().message.with_id("evt-1").with_event("created"));
     let first = source.next().await.unwrap().unwrap().0;

@@ -54,7 +54,7 @@ impl Ladder {
     }
 
     /// Sets how the topics are named, e.g. `{topic}.retry.{delay}`. Defaults to `{topic}.{group}.retry.{delay}`.
-    pub fn with_names(mut self, template: impl Into<String>) -> Self {
+    pub fn names(mut self, template: impl Into<String>) -> Self {
         self.template = template.into();
         self
     }
@@ -178,7 +178,7 @@ mod tests {
             names(&Ladder::new()),
             ["orders.billing.retry.30s", "orders.billing.retry.5m", "orders.billing.retry.1h"]
         );
-        let shared = Ladder::of([Duration::from_secs(30)]).with_names("{topic}.retry.{delay}");
+        let shared = Ladder::of([Duration::from_secs(30)]).names("{topic}.retry.{delay}");
         assert_eq!(names(&shared), ["orders.retry.30s"]);
         let odd = Ladder::of([Duration::from_millis(90_500)]);
         assert!(is_topic(&names(&odd)[0]), "{:?}", names(&odd));
@@ -198,15 +198,15 @@ mod tests {
         assert_eq!(former(Ladder::new()), [of("1m30s", 90)]);
         let none = Ladder::of([]);
         assert_eq!(former(none.clone()), [of("30s", 30), of("1m30s", 90), of("1h", 3_600)]);
-        let shared = none.clone().with_names("{topic}.retry.{delay}");
+        let shared = none.clone().names("{topic}.retry.{delay}");
         assert_eq!(former(shared), [("orders.retry.5m".to_owned(), 300)]);
-        assert_eq!(former(none.with_names("{topic}.{group}.retry")), []);
+        assert_eq!(former(none.names("{topic}.{group}.retry")), []);
     }
 
     #[test]
     fn names_that_kafka_would_not_take_are_refused() {
         for template in ["{topic}", "{topic}.retry", "orders retry {delay}", "{topic}/{delay}"] {
-            let stages = Ladder::new().with_names(template).stages("orders", "billing");
+            let stages = Ladder::new().names(template).stages("orders", "billing");
             assert!(stages.is_err(), "{template}");
         }
         assert!(Ladder::of([Duration::ZERO]).stages("orders", "billing").is_err());

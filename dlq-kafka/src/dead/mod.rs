@@ -178,7 +178,7 @@ impl KafkaLetters {
     /// the latest counts, wherever that stands, so that a death is not taken for the last one because those after it are out
     /// of the range. Defaults to all letters.
     #[must_use]
-    pub fn with_range(mut self, range: ScanRange) -> Self {
+    pub fn range(mut self, range: ScanRange) -> Self {
         self.range = range;
         self
     }
@@ -187,7 +187,7 @@ impl KafkaLetters {
     /// `.replays`. All who send letters back need the same one: another does not know what was sent, counts from one, and
     /// a consumer takes what comes to its handler with a count that it has seen for a copy, which it passes over.
     #[must_use]
-    pub fn with_ledger(mut self, topic: impl Into<Arc<str>>) -> Self {
+    pub fn ledger(mut self, topic: impl Into<Arc<str>>) -> Self {
         self.ledger = topic.into();
         self
     }

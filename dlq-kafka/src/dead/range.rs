@@ -12,7 +12,7 @@ use crate::client::error::SetupError;
 /// ```
 /// use dlq_kafka::ScanRange;
 ///
-/// let range = ScanRange::new().with_partition(3).with_offsets(1_000..2_000);
+/// let range = ScanRange::new().partition(3).offsets(1_000..2_000);
 /// assert!(range.contains(3, 1_000) && !range.contains(3, 2_000));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,13 +32,13 @@ impl ScanRange {
     }
 
     /// Adds a partition. Without any, all partitions are meant.
-    pub fn with_partition(mut self, partition: u32) -> Self {
+    pub fn partition(mut self, partition: u32) -> Self {
         self.partitions.insert(partition);
         self
     }
 
     /// Sets the offsets, the same in every partition.
-    pub fn with_offsets(mut self, offsets: impl RangeBounds<u64>) -> Self {
+    pub fn offsets(mut self, offsets: impl RangeBounds<u64>) -> Self {
         self.from = match offsets.start_bound() {
             Bound::Included(from) => *from,
             Bound::Excluded(before) => before.saturating_add(1),
@@ -53,13 +53,13 @@ impl ScanRange {
     }
 
     /// Adds a key. Without any, messages with any key or none are meant.
-    pub fn with_key(mut self, key: impl Into<Bytes>) -> Self {
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
         self.keys.insert(key.into());
         self
     }
 
     /// Only messages with a header of this name and value, as their producer wrote them.
-    pub fn with_header(mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+    pub fn header(mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn a_partition_that_is_not_there_is_named() {
         let there = Partitions::from([(0, Bounds { begin: 10, end: 20 })]);
-        assert!(ScanRange::new().with_partition(0).check("orders.dlq", &there).is_ok());
-        let unknown = ScanRange::new().with_partition(2);
+        assert!(ScanRange::new().partition(0).check("orders.dlq", &there).is_ok());
+        let unknown = ScanRange::new().partition(2);
         let error = unknown.check("orders.dlq", &there).unwrap_err().to_string();
         assert!(error.contains("orders.dlq") && error.contains("partition 2"), "{error}");
     }
@@ -175,10 +175,10 @@ mod tests {
     fn offsets_are_from_and_to_before() {
         let found =
             |range: &ScanRange| (0..9).filter(|n| range.contains(0, *n)).collect::<Vec<_>>();
-        assert_eq!(found(&ScanRange::new().with_offsets(3..=4)), [3, 4]);
-        assert_eq!(found(&ScanRange::new().with_offsets(..2)), [0, 1]);
-        assert_eq!(found(&ScanRange::new().with_offsets(7..)), [7, 8]);
-        assert!(found(&ScanRange::new().with_partition(1)).is_empty());
+        assert_eq!(found(&ScanRange::new().offsets(3..=4)), [3, 4]);
+        assert_eq!(found(&ScanRange::new().offsets(..2)), [0, 1]);
+        assert_eq!(found(&ScanRange::new().offsets(7..)), [7, 8]);
+        assert!(found(&ScanRange::new().partition(1)).is_empty());
     }
 
     #[test]
@@ -190,11 +190,11 @@ mod tests {
         let letter = dlq_testkit::fixtures::letter_of(message, 1);
         for (range, is_meant) in [
             (ScanRange::new(), true),
-            (ScanRange::new().with_key("k-1").with_key("k-2"), true),
-            (ScanRange::new().with_key("k-2"), false),
-            (ScanRange::new().with_header("tenant", "other").with_key("k-1"), true),
-            (ScanRange::new().with_header("tenant", "acme").with_header("tenant", "none"), false),
-            (ScanRange::new().with_header("Tenant", "acme"), false),
+            (ScanRange::new().key("k-1").key("k-2"), true),
+            (ScanRange::new().key("k-2"), false),
+            (ScanRange::new().header("tenant", "other").key("k-1"), true),
+            (ScanRange::new().header("tenant", "acme").header("tenant", "none"), false),
+            (ScanRange::new().header("Tenant", "acme"), false),
         ] {
             assert_eq!(range.selects(&letter), is_meant, "{range:?}");
         }

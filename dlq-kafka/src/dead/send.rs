@@ -28,7 +28,7 @@ pub enum KafkaTarget {
     /// To this topic.
     Topic(String),
     /// To the consumer that failed and to nobody else: to the first stage of this ladder, which must be the one that its
-    /// [group](crate::KafkaReplay::with_group) reads. It runs at once, whatever the stage's delay is.
+    /// [group](crate::KafkaReplay::group) reads. It runs at once, whatever the stage's delay is.
     Handler(Ladder),
 }
 

@@ -191,7 +191,7 @@ async fn who_may_write_nothing_at_first_writes_once_it_is_allowed() {
     let of = ["first".to_owned()];
     operator.create("first", 1, &[]).await;
     operator.create("first.dlq", 1, &[]).await;
-    let open = || KafkaSink::open(&operator.brokers, DlqTopic::new().with_name("first.dlq"), &of);
+    let open = || KafkaSink::open(&operator.brokers, DlqTopic::new().name("first.dlq"), &of);
     // A producer has to be allowed something by which it gets its number. The broker is of the same user, and we go on
     // with rules.
     allow_only(&broker, TOPIC, "*", DESCRIBE);

@@ -66,7 +66,7 @@ async fn a_topic_that_forgets_what_letters_point_to_is_found() {
     deployment.create(&operator.brokers).await.unwrap();
     assert_eq!(of_source(&deployment).await, []);
     operator.create("pointed.narrow", 1, &[("retention.ms", "-1")]).await;
-    deployment.letters = DlqTopic::new().with_name("pointed.narrow");
+    deployment.letters = DlqTopic::new().name("pointed.narrow");
     let findings = of_source(&deployment).await;
     let found = |setting| one(&findings, "topic `pointed`", setting);
     is(found("cleanup.policy"), Warning, "compact,delete", "delete");
@@ -81,7 +81,7 @@ async fn a_topic_that_forgets_what_letters_point_to_is_found() {
     operator.create("pointed-long", 1, &[("max.message.bytes", "2000000"), month]).await;
     operator.create("pointed-long.narrow", 1, &[month]).await;
     deployment.consumers[0].topic = "pointed-long".to_owned();
-    deployment.letters = DlqTopic::new().with_name("pointed-long.narrow");
+    deployment.letters = DlqTopic::new().name("pointed-long.narrow");
     let findings = of_topics(operator.check(&deployment).await);
     let [found] = &findings[..] else { panic!("{findings:#?}") };
     assert_eq!(
@@ -127,7 +127,7 @@ async fn letters_that_are_about_to_be_removed_are_found() {
     operator.create("aged", 2, &[]).await;
     let mut deployment = ours("aged");
     deployment.consumers[0].ladder = None;
-    deployment.letters = DlqTopic::new().with_retention(Duration::from_secs(24 * 3600));
+    deployment.letters = DlqTopic::new().retention(Duration::from_secs(24 * 3600));
     deployment.create(&operator.brokers).await.unwrap();
     let hours_ago = |hours: u64| {
         let ago = Duration::from_secs(hours * 3600);

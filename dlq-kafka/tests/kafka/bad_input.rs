@@ -75,7 +75,7 @@ fn consumer(place: &TestTopic) -> KafkaTransport {
         .name("billing")
         .group(format!("{}-billing", place.topic))
         .ladder(Ladder::of([Duration::from_secs(1)]))
-        .dead_letter_topic(DlqTopic::new().with_name(format!("{}.dlq", place.topic)))
+        .dead_letter_topic(DlqTopic::new().name(format!("{}.dlq", place.topic)))
         .create_missing_topics()
 }
 
@@ -291,7 +291,7 @@ async fn nothing_is_written_to_a_topic_that_was_deleted_until_it_is_there_again(
     let dead = format!("{}.dlq", place.topic);
     consumer.sink(&quick(&place)).await.unwrap();
     // This one creates nothing.
-    let named = DlqTopic::new().with_name(&dead);
+    let named = DlqTopic::new().name(&dead);
     let brokers = quick(&place);
     let sink = KafkaSink::open(&brokers, named, std::slice::from_ref(&place.topic)).await;
     let sink = sink.unwrap();

@@ -61,7 +61,7 @@ impl KafkaLettersFixture {
     }
 
     fn dlq(&self) -> DlqTopic {
-        DlqTopic::new().with_name(&self.shop.dlq).with_partitions(2)
+        DlqTopic::new().name(&self.shop.dlq).partitions(2)
     }
 
     /// A sink of nobody's: that of a consumer adds its group to what it writes.
@@ -190,11 +190,11 @@ impl BrokerFixture for KafkaLettersFixture {
         };
         let rules = spec.rules;
         let replay = KafkaReplay::new(letters.log(), spec.filter, target, rules.operation)
-            .with_limit(rules.limit)
-            .with_cap(rules.cap);
+            .limit(rules.limit)
+            .cap(rules.cap);
         let replay = if rules.again { replay.again() } else { replay };
         match rules.rate {
-            Some(rate) => replay.with_rate(rate),
+            Some(rate) => replay.rate(rate),
             None => replay,
         }
     }

@@ -242,7 +242,7 @@ pub(crate) fn operation(number: u64) -> OperationId {
 
 /// Sends everything to this target, as the operation of this number.
 pub(crate) fn replay(letters: &KafkaLetters, target: KafkaTarget, number: u64) -> KafkaReplay {
-    KafkaReplay::new(letters, Filter::new(), target, operation(number)).with_who("ana")
+    KafkaReplay::new(letters, Filter::new(), target, operation(number)).who("ana")
 }
 
 pub(crate) fn to_origin(letters: &KafkaLetters, number: u64) -> KafkaReplay {

@@ -76,7 +76,7 @@ fn router(seen: &Seen) -> Router {
 }
 
 fn shop(place: &TestTopic) -> KafkaTransport {
-    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
+    let ladder = Ladder::of([Duration::from_secs(1)]).names("{topic}.retry.{delay}");
     place.billing().ladder(ladder)
 }
 

@@ -124,7 +124,7 @@ async fn g4_what_may_not_be_written_is_parked_and_holds_up_no_commit() {
         (kafka.source(&place.brokers).await.unwrap(), kafka.sink(&place.brokers).await.unwrap());
     let (dead, parking) = (format!("{}.dlq", place.topic), format!("{}.parking", place.topic));
     place.create(&parking, 1, &[("retention.ms", "-1")]).await;
-    let named = DlqTopic::new().with_name(&parking);
+    let named = DlqTopic::new().name(&parking);
     let second = KafkaSink::open(&place.brokers, named, std::slice::from_ref(&place.topic));
     let second = second.await.unwrap();
     allow_only(&place.running(), TOPIC, &dead, DESCRIBE);
@@ -151,7 +151,7 @@ async fn g4_what_may_not_be_written_is_parked_and_holds_up_no_commit() {
             }
         };
         timeout(PATIENCE, parked).await.expect("a letter is parked");
-        let page = letters.list(Filter::new(), PageRequest::new().with_limit(1)).await.unwrap();
+        let page = letters.list(Filter::new(), PageRequest::new().limit(1)).await.unwrap();
         let letter = letters.get(page.letters[0].id).await.unwrap().unwrap();
         assert!(letter.attributes[PARKED].contains("allow `Write`"), "{letter:?}");
         let passed = async {

@@ -221,7 +221,7 @@ async fn a_stage_of_others_is_not_taken_for_one_that_was_taken_off() {
     let place = TestTopic::with_partitions("others", 1).await;
     let of = |seconds| {
         let ladder = Ladder::of([Duration::from_secs(seconds)]);
-        place.billing().ladder(ladder.with_names("{topic}.retry.{delay}"))
+        place.billing().ladder(ladder.names("{topic}.retry.{delay}"))
     };
     // The group had this stage, and reads it still.
     let queue = of(1).retry_queue(&place.brokers).await.unwrap();
@@ -297,7 +297,7 @@ async fn a_retry_topic_that_is_consumed_too_is_refused() {
         return;
     }
     let place = TestTopic::with_partitions("both", 1).await;
-    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
+    let ladder = Ladder::of([Duration::from_secs(1)]).names("{topic}.retry.{delay}");
     let stage = format!("{}.retry.1s", place.topic);
     let consumer = place.billing().ladder(ladder).topic(&stage);
     let refused = consumer.source(&place.brokers).await.unwrap_err().to_string();
@@ -312,7 +312,7 @@ async fn topics_of_one_consumer_may_share_their_retry_topics() {
     let place = TestTopic::with_partitions("shares", 1).await;
     let other = format!("{}-other", place.topic);
     place.create(&other, 1, &[]).await;
-    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("retry.{group}.{delay}");
+    let ladder = Ladder::of([Duration::from_secs(1)]).names("retry.{group}.{delay}");
     let consumer = place.billing().topic(&other).ladder(ladder);
     let queue = consumer.retry_queue(&place.brokers).await.unwrap();
     let mut source = consumer.source(&place.brokers).await.unwrap();

@@ -12,7 +12,7 @@ use crate::fixture_reading::Look as _;
 
 async fn sink(place: &TestTopic) -> (KafkaSink, KafkaLetters) {
     let topic = format!("{}.dlq", place.topic);
-    let consumer = place.billing().dead_letter_topic(DlqTopic::new().with_name(&topic));
+    let consumer = place.billing().dead_letter_topic(DlqTopic::new().name(&topic));
     let sink = consumer.sink(&place.brokers).await.unwrap();
     (sink, KafkaLetters::new(&place.brokers, &*topic))
 }

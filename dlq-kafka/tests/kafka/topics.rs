@@ -61,8 +61,8 @@ async fn a_run_that_died_half_way_is_completed() {
     let operator = Operator::at(&shared());
     operator.create("half", 2, &[]).await;
     let mut deployment = ours("half");
-    deployment.letters = DlqTopic::new().with_partitions(1);
-    deployment.retries = RetryTopics::new().with_partitions(4);
+    deployment.letters = DlqTopic::new().partitions(1);
+    deployment.retries = RetryTopics::new().partitions(4);
     // What is left when a process dies between two of the topics.
     let mut part = deployment.clone();
     part.consumers[0].ladder = None;
@@ -134,7 +134,7 @@ async fn what_brokers_refuse_is_told_with_topic_and_setting() {
     let operator = Operator::at(&shared());
     operator.create("refused", 1, &[]).await;
     let mut deployment = ours("refused");
-    deployment.letters = DlqTopic::of("refused").with_replication(3);
+    deployment.letters = DlqTopic::of("refused").replication(3);
     let (kind, text) = refused(&deployment, &operator.brokers).await;
     assert_eq!(kind, StoreErrorKind::InvalidConfig, "{text}");
     assert!(
@@ -142,7 +142,7 @@ async fn what_brokers_refuse_is_told_with_topic_and_setting() {
             && text.contains("ask for less"),
         "{text}"
     );
-    deployment.letters = DlqTopic::new().with_name("{topic}");
+    deployment.letters = DlqTopic::new().name("{topic}");
     let (kind, text) = refused(&deployment, &operator.brokers).await;
     assert!(kind == StoreErrorKind::InvalidConfig && text.contains("its own source"), "{text}");
     let wrong = Brokers::at(shared()).with("reconnect.backoff", "1");

@@ -213,7 +213,7 @@ async fn topics_that_groups_share_hold_the_records_of_each() {
         return;
     }
     let place = TestTopic::with_partitions("shared", 1).await;
-    let ladder = Ladder::of([Duration::from_secs(1)]).with_names("{topic}.retry.{delay}");
+    let ladder = Ladder::of([Duration::from_secs(1)]).names("{topic}.retry.{delay}");
     let of = |name: &str| place.consumer(name).ladder(ladder.clone());
     let mut billing = of("billing").source(&place.brokers).await.unwrap();
     let mut shipping = of("shipping").source(&place.brokers).await.unwrap();

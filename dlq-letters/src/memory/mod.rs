@@ -60,7 +60,7 @@ impl MemoryStore {
 
     /// Sets the clock by which this handle tells the time. Defaults to the machine's.
     #[must_use]
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
@@ -69,7 +69,7 @@ impl MemoryStore {
     /// already stay as they are; [`Maintenance::deduplicate`](dlq_core::store::Maintenance::deduplicate) collapses them. Defaults to
     /// no.
     #[must_use]
-    pub fn with_dedup(self, dedup: bool) -> Self {
+    pub fn dedup(self, dedup: bool) -> Self {
         self.world().set_dedup(dedup);
         self
     }
@@ -79,7 +79,7 @@ impl MemoryStore {
     /// the engine.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_conflicts(mut self, seed: u64) -> Self {
+    pub fn conflicts(mut self, seed: u64) -> Self {
         self.conflicts = Some(Arc::new(Conflicts::new(seed)));
         self
     }

@@ -180,11 +180,11 @@ impl Backoff {
             Kind::Ladder => quote!(#private::Backoff::ladder([#(#delays),*])),
         };
         if let Some(Factor { value, .. }) = self.factor {
-            backoff.extend(quote!(.with_factor(#value)));
+            backoff.extend(quote!(.factor(#value)));
         }
         if let Some(max) = &self.max {
             let max = max.expand(paths);
-            backoff.extend(quote!(.with_max(#max)));
+            backoff.extend(quote!(.max(#max)));
         }
         if let Some(jitter) = &self.jitter {
             let variant = match jitter.to_string().as_str() {
@@ -192,7 +192,7 @@ impl Backoff {
                 "full" => quote!(Full),
                 _ => quote!(Equal),
             };
-            backoff.extend(quote!(.with_jitter(#private::Jitter::#variant)));
+            backoff.extend(quote!(.jitter(#private::Jitter::#variant)));
         }
         backoff
     }

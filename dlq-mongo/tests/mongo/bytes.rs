@@ -32,7 +32,7 @@ async fn what_means_something_to_the_server_is_text_like_any_other() {
     assert_eq!(found.message, hostile.message);
     assert_eq!(found.attributes, hostile.attributes);
     for name in names {
-        let filter = Filter::new().with_attribute(name, format!("${name}.$where"));
+        let filter = Filter::new().attribute(name, format!("${name}.$where"));
         assert_eq!(store.count(filter).await.unwrap(), 1, "{name:?}");
     }
     let by = |filter: Filter| store.count(filter);
@@ -79,7 +79,7 @@ async fn no_letter_is_too_large() {
     assert_eq!(page.letters[0].payload_size, Some(u64::from(size)));
     // A death that replaces it has pieces of its own.
     store.put(vec![died_again(&large)]).await.unwrap();
-    let schedule = Schedule::enabled().with_all_classes();
+    let schedule = Schedule::enabled().all_classes();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
     assert_eq!(store.run_schedule(run).await.unwrap().0, 3);
     let claims = store.claim(ClaimRequest::due([CONSUMER], 3, Duration::from_secs(60))).await;

@@ -34,7 +34,7 @@ async fn scenario(store: &MongoStore) -> Result<(), StoreError> {
         (from..to).fold(Filter::new(), |filter, n| filter.with_id(letter(n).id))
     };
     store.put((0..LETTERS).map(letter).collect()).await?;
-    let spec = OperationSpec::replay(ids(0, 5)).with_canary(2);
+    let spec = OperationSpec::replay(ids(0, 5)).canary(2);
     let operation = store.start(spec, by()).await?;
     let claims = store.claim(ClaimRequest::due(Vec::<String>::new(), 2, LEASE)).await?;
     let mut finishes = Vec::new();
@@ -84,7 +84,7 @@ async fn is_whole(place: &TestDatabase, store: &MongoStore) {
             assert!(is_whole || name == "schedules", "an empty document: {document:?}");
         }
     }
-    let letters = store.list(Filter::new(), PageRequest::new().with_limit(1_000)).await.unwrap();
+    let letters = store.list(Filter::new(), PageRequest::new().limit(1_000)).await.unwrap();
     assert!(letters.next.is_none());
     let held: BTreeMap<LetterId, _> = letters
         .letters

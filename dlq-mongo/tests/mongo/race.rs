@@ -78,7 +78,7 @@ async fn g6_a_letter_that_was_put_off_meanwhile_is_not_claimed() {
     let place = TestDatabase::fresh();
     let direct = place.store().await;
     direct.put(vec![letter(1), letter(2)]).await.unwrap();
-    let schedule = Schedule::enabled().with_all_classes();
+    let schedule = Schedule::enabled().all_classes();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
     assert_eq!(direct.run_schedule(run).await.unwrap().0, 2);
     let (late, mut asked, go) = late(&place).await;
@@ -105,7 +105,7 @@ async fn g6_a_letter_that_was_claimed_meanwhile_is_not_claimed_again() {
     let place = TestDatabase::fresh();
     let direct = place.store().await;
     direct.put(vec![letter(1)]).await.unwrap();
-    let schedule = Schedule::enabled().with_all_classes();
+    let schedule = Schedule::enabled().all_classes();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
     assert_eq!(direct.run_schedule(run).await.unwrap().0, 1);
     let (late, mut asked, go) = late(&place).await;

@@ -61,14 +61,14 @@ async fn plain_batches_take_few_round_trips() {
     assert_eq!(commands.of("put of 100 new letters", began), ["find", "insert"]);
 
     let began = Instant::now();
-    let page = store.list(Filter::new(), PageRequest::new().with_limit(50)).await.unwrap();
+    let page = store.list(Filter::new(), PageRequest::new().limit(50)).await.unwrap();
     assert_eq!(page.letters.len(), 50);
     assert_eq!(commands.of("page of 50", began), ["find"]);
-    let page = store.list(Filter::new(), PageRequest::new().with_after(page.next)).await.unwrap();
+    let page = store.list(Filter::new(), PageRequest::new().after(page.next)).await.unwrap();
     assert_eq!(page.letters.len(), 50);
     assert!(commands.take().len() <= 2, "a page that comes to the end looks for what is newer");
 
-    let schedule = Schedule::enabled().with_batch(100).with_all_classes();
+    let schedule = Schedule::enabled().batch(100).all_classes();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
     assert_eq!(store.run_schedule(run).await.unwrap().0, 100);
     commands.take();

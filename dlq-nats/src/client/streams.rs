@@ -56,33 +56,33 @@ impl DlqStream {
     }
 
     /// Sets its name. Defaults to `DLQ`.
-    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+    pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// Sets what its subjects begin with. Defaults to `dlq`. What does not fit in one message stands under
     /// `PREFIX-aside`.
-    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
     /// Sets for how long letters are kept; zero is for ever. Defaults to 30 days.
-    pub fn with_max_age(mut self, age: Duration) -> Self {
+    pub fn max_age(mut self, age: Duration) -> Self {
         self.max_age = age;
         self
     }
 
     /// Sets how many servers keep it. Defaults to 1; production wants 3.
-    pub fn with_replicas(mut self, replicas: usize) -> Self {
+    pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
     /// Sets for how long the server refuses a second copy of a letter. Defaults to 2 minutes. Copies beyond it are told
     /// apart by nobody and collapsed by readers. The server remembers every letter of that time, some 200 bytes each.
-    pub fn with_duplicate_window(mut self, window: Duration) -> Self {
+    pub fn duplicate_window(mut self, window: Duration) -> Self {
         self.duplicate_window = window;
         self
     }
@@ -138,27 +138,27 @@ impl RetryStream {
     }
 
     /// Sets its name. Defaults to `DLQ_RETRY`.
-    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+    pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// Sets what its subjects begin with. Defaults to `retry`. Records that wait stand under `PREFIX-at`,
     /// what does not fit in one message under `PREFIX-aside`.
-    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
     /// Sets how many servers keep it. Defaults to 1; production wants 3.
-    pub fn with_replicas(mut self, replicas: usize) -> Self {
+    pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
     /// Sets for how long the server knows that a hop was written. Defaults to 10 minutes; it should be well above the
     /// lease, since a process that dies after it wrote a record writes it again when the message comes again.
-    pub fn with_duplicate_window(mut self, window: Duration) -> Self {
+    pub fn duplicate_window(mut self, window: Duration) -> Self {
         self.duplicate_window = window;
         self
     }
@@ -227,19 +227,19 @@ impl AdvisoryStream {
     }
 
     /// Sets its name. Defaults to `DLQ_ADVISORY`.
-    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+    pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// Sets for how long advisories are kept for a router that does not run. Defaults to 7 days.
-    pub fn with_max_age(mut self, age: Duration) -> Self {
+    pub fn max_age(mut self, age: Duration) -> Self {
         self.max_age = age;
         self
     }
 
     /// Sets how many servers keep it. Defaults to 1; production wants 3.
-    pub fn with_replicas(mut self, replicas: usize) -> Self {
+    pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }

@@ -173,7 +173,7 @@ impl NatsTransport {
 
     /// Sets the secret by which letters are bound that are sent back to the stream. With one no message is believed to be a
     /// letter that was not bound by it, and it is handled as a new one; the retry queue is not concerned. Give it to those
-    /// who send letters back ([`NatsLetters::with_binding_key`](crate::NatsLetters::with_binding_key)) before the consumers.
+    /// who send letters back ([`NatsLetters::binding_key`](crate::NatsLetters::binding_key)) before the consumers.
     /// Defaults to none: then any publisher that knows payload and key of a message can claim the identity of its letter.
     pub fn binding_key(mut self, key: BindingKey) -> Self {
         self.key = Some(key);
@@ -251,7 +251,7 @@ impl NatsTransport {
     fn retries(&self) -> Option<RetryStream> {
         let stream = self.retries.clone()?;
         Some(match self.replicas {
-            Some(replicas) => stream.with_replicas(replicas),
+            Some(replicas) => stream.replicas(replicas),
             None => stream,
         })
     }
@@ -394,7 +394,7 @@ where
     async fn dead_letters(&self, client: &C, name: &str) -> Result<BoxSink, StoreError> {
         let stream = self.dead.clone();
         let stream = match self.replicas {
-            Some(replicas) => stream.with_replicas(replicas),
+            Some(replicas) => stream.replicas(replicas),
             None => stream,
         };
         // By this its letters find it, whichever of its handlers has failed.

@@ -24,7 +24,8 @@ use crate::consumer::retry_queue::NatsRetryQueue;
 
 pub(crate) const REPLAYING: &str = "send a dead letter back";
 /// Reason why a letter with a key is not sent.
-pub(crate) const NO_HEADER: &str = "no header is known that carries it; say which (`--key-header`, `NatsLetters::with_key_header`)";
+pub(crate) const NO_HEADER: &str =
+    "no header is known that carries it; say which (`--key-header`, `NatsLetters::key_header`)";
 
 /// Attribute of a letter with the name of the consumer that reads the retry records of its handler.
 pub(crate) const CONSUMER: &str = "nats.consumer";

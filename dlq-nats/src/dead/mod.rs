@@ -128,7 +128,7 @@ impl NatsLetters {
     /// Sets the name of the key-value bucket that says which letters were [sent back](NatsReplay). Defaults to the
     /// stream's with `_REPLAYS`. Rights to another bucket are not asked for before a log is followed.
     #[must_use]
-    pub fn with_ledger(mut self, bucket: impl Into<String>) -> Self {
+    pub fn ledger(mut self, bucket: impl Into<String>) -> Self {
         self.ledger = bucket.into();
         self.has_other_ledger = true;
         self
@@ -137,7 +137,7 @@ impl NatsLetters {
     /// Sets the secret by which letters are bound that are sent back to a stream; the same as the
     /// [consumer's](crate::NatsTransport::binding_key). Defaults to none.
     #[must_use]
-    pub fn with_binding_key(mut self, key: BindingKey) -> Self {
+    pub fn binding_key(mut self, key: BindingKey) -> Self {
         self.key = Some(key);
         self
     }
@@ -145,7 +145,7 @@ impl NatsLetters {
     /// Sets the header that carries the key of a message that is sent to its origin; the same as the
     /// [consumer's](crate::NatsTransport::key_header). Defaults to none.
     #[must_use]
-    pub fn with_key_header(mut self, name: impl Into<String>) -> Self {
+    pub fn key_header(mut self, name: impl Into<String>) -> Self {
         self.key_header = Some(name.into());
         self
     }

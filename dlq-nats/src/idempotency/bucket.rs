@@ -34,13 +34,13 @@ impl IdempotencyBucket {
     }
 
     /// Sets its name. Defaults to `DLQ_KEYS`.
-    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+    pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// Sets how many servers keep it. Defaults to 1; production wants 3.
-    pub fn with_replicas(mut self, replicas: usize) -> Self {
+    pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
@@ -49,7 +49,7 @@ impl IdempotencyBucket {
     /// [`purge`](dlq_core::idempotency::Idempotency::purge), which consumers do not. It has to be longer than what is done
     /// shall be known, than any lease, and than the longest pause between two attempts, whose count is lost with the
     /// entry. Defaults to 30 days.
-    pub fn with_max_age(mut self, age: Duration) -> Self {
+    pub fn max_age(mut self, age: Duration) -> Self {
         self.max_age = age;
         self
     }

@@ -30,7 +30,7 @@
 //! # How long
 //!
 //! What is done is kept for as long as [`complete`](Idempotency::complete) says, but no longer than the bucket keeps
-//! entries ([`IdempotencyBucket::with_max_age`]): the server removes them then, so that nobody has to call
+//! entries ([`IdempotencyBucket::max_age`]): the server removes them then, so that nobody has to call
 //! [`purge`](Idempotency::purge), and consumers do not: it reads the whole bucket. A bucket that keeps entries for ever
 //! needs somebody who does now and then.
 
@@ -71,7 +71,7 @@ const NEXT: Duration = Duration::from_secs(10);
 /// # use dlq_nats::idempotency::{IdempotencyBucket, NatsIdempotency};
 /// # use std::time::Duration;
 /// # async fn run(client: async_nats::Client) -> Result<(), dlq_core::StoreError> {
-/// let keys = NatsIdempotency::open(&client, IdempotencyBucket::new().with_replicas(3)).await?;
+/// let keys = NatsIdempotency::open(&client, IdempotencyBucket::new().replicas(3)).await?;
 /// let claim = keys.claim("payments".into(), "order-7".into(), Duration::from_secs(30)).await?;
 /// if let IdempotencyClaim::New { token, .. } = claim {
 ///     keys.complete(token, Duration::from_secs(86_400)).await?;

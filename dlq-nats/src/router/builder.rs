@@ -179,7 +179,7 @@ impl EventRouterBuilder {
     }
 
     /// Sets the secret by which letters are bound that are sent back to a stream, as
-    /// [`NatsLetters::with_binding_key`](crate::NatsLetters::with_binding_key) has it. Defaults to none.
+    /// [`NatsLetters::binding_key`](crate::NatsLetters::binding_key) has it. Defaults to none.
     pub fn binding_key(mut self, key: BindingKey) -> Self {
         self.key = Some(key);
         self

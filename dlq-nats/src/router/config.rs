@@ -259,11 +259,11 @@ mod tests {
         ])
         .unwrap();
         let day = Duration::from_secs(86_400);
-        let letters = DlqStream::new().with_name("DEAD").with_prefix("dead").with_replicas(3);
-        let advisories = AdvisoryStream::new().with_name("ADVICE").with_max_age(day);
+        let letters = DlqStream::new().name("DEAD").prefix("dead").replicas(3);
+        let advisories = AdvisoryStream::new().name("ADVICE").max_age(day);
         let wanted = RouterConfig {
-            letters: letters.with_max_age(day * 7).with_duplicate_window(Duration::from_secs(300)),
-            advisories: advisories.with_replicas(5),
+            letters: letters.max_age(day * 7).duplicate_window(Duration::from_secs(300)),
+            advisories: advisories.replicas(5),
             retries: "AGAIN".to_owned(),
             streams: vec!["ORDERS".to_owned(), "USERS".to_owned()],
             consumers: vec!["EVENTS/mail".parse().unwrap()],

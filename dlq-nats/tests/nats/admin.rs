@@ -319,7 +319,7 @@ async fn a_stream_of_letters_that_is_full_or_old_is_found() {
     }
     let server = Server::start().await;
     let mut deployment = ours();
-    deployment.letters = DlqStream::new().with_max_age(Duration::from_secs(10));
+    deployment.letters = DlqStream::new().max_age(Duration::from_secs(10));
     deployment.create(&server.client).await.unwrap();
     change(&server, "DLQ", |config| config.max_messages = 4).await;
     let sink = NatsSink::open(&server.client, deployment.letters.clone()).await.unwrap();

@@ -419,7 +419,7 @@ async fn a_stream_of_letters_without_a_leader_is_waited_for() {
     let orders = context.create_stream(config).await.unwrap();
     let leader = orders.cached_info().cluster.as_ref().unwrap().leader.clone().unwrap();
     let stays = leader.strip_prefix('n').unwrap().parse::<usize>().unwrap() - 1;
-    let dead = DlqStream::new().with_replicas(3);
+    let dead = DlqStream::new().replicas(3);
     let sink = NatsSink::open(&context, dead.clone()).await.unwrap();
     let without = billing().without_retries();
     let consumer = failing(&context, &without, sink).await;

@@ -66,13 +66,13 @@ impl NatsLettersFixture {
     }
 
     fn dlq(&self) -> DlqStream {
-        let stream = DlqStream::new().with_name(format!("DLQ{}", self.number));
-        stream.with_prefix(format!("dlq{}", self.number)).with_duplicate_window(WINDOW)
+        let stream = DlqStream::new().name(format!("DLQ{}", self.number));
+        stream.prefix(format!("dlq{}", self.number)).duplicate_window(WINDOW)
     }
 
     fn retries(&self) -> RetryStream {
-        let retries = RetryStream::new().with_name(format!("RETRY{}", self.number));
-        retries.with_prefix(format!("retry{}", self.number))
+        let retries = RetryStream::new().name(format!("RETRY{}", self.number));
+        retries.prefix(format!("retry{}", self.number))
     }
 
     fn subject_of(&self, target: ReplayTarget) -> String {
@@ -99,7 +99,7 @@ impl LogFixture for NatsLettersFixture {
     type Log = NatsLetters;
 
     fn log(&self) -> NatsLetters {
-        NatsLetters::new(&self.client, self.dlq()).with_key_header(KEY)
+        NatsLetters::new(&self.client, self.dlq()).key_header(KEY)
     }
 }
 
@@ -186,12 +186,12 @@ impl BrokerFixture for NatsLettersFixture {
         };
         let rules = spec.rules;
         let replay = NatsReplay::new(letters.log(), spec.filter, target, rules.operation)
-            .with_limit(rules.limit)
-            .with_cap(rules.cap)
-            .with_lease(spec.lease);
+            .limit(rules.limit)
+            .cap(rules.cap)
+            .lease(spec.lease);
         let replay = if rules.again { replay.again() } else { replay };
         match rules.rate {
-            Some(rate) => replay.with_rate(rate),
+            Some(rate) => replay.rate(rate),
             None => replay,
         }
     }

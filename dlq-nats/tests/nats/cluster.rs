@@ -159,11 +159,11 @@ async fn g1_leaders_change_and_nothing_is_lost() {
     let client = connect(&cluster).await;
     let context = jetstream::new(client.clone());
     context.create_stream(replicated()).await.unwrap();
-    let dead = DlqStream::new().with_replicas(3);
+    let dead = DlqStream::new().replicas(3);
     let consumer = NatsTransport::new(STREAM)
         .name("billing")
         .lease(LEASE * 2)
-        .retry_stream(RetryStream::new().with_replicas(3));
+        .retry_stream(RetryStream::new().replicas(3));
     let sink = NatsSink::open(&client, dead.clone()).await.unwrap();
 
     let handled = Arc::new(Mutex::new(BTreeSet::new()));

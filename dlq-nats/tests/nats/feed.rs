@@ -101,7 +101,7 @@ async fn the_mark_comes_back_with_a_consumer_that_was_deleted() {
     feed.confirm().await.unwrap();
     let marks = letters(&server).marks().await.unwrap();
     assert_eq!(marks[0].store, STORE);
-    let none = NatsLetters::new(&server.client, DlqStream::new().with_name("NONE"));
+    let none = NatsLetters::new(&server.client, DlqStream::new().name("NONE"));
     assert_eq!(none.marks().await.unwrap_err().kind(), StoreErrorKind::NotFound);
 }
 

@@ -30,7 +30,7 @@ impl IdempotencyFixture for Bucket {
 
     async fn fresh(check: &'static str) -> Self {
         let server = Arc::new(Server::start().await);
-        Self { server, bucket: IdempotencyBucket::new().with_name(check) }
+        Self { server, bucket: IdempotencyBucket::new().name(check) }
     }
 
     async fn open(&self) -> NatsIdempotency {
@@ -96,7 +96,7 @@ async fn a_bucket_with_other_settings_is_reported_and_not_changed() {
     }
     let kept = server.context.get_key_value("DLQ_KEYS").await.unwrap();
     assert_eq!(kept.stream.cached_info().config.max_messages_per_subject, 5);
-    let odd = IdempotencyBucket::new().with_name("no bucket");
+    let odd = IdempotencyBucket::new().name("no bucket");
     let error = NatsIdempotency::open(&server.client, odd).await.unwrap_err();
     assert!(error.to_string().contains("no bucket"), "{error}");
 }
@@ -137,7 +137,7 @@ async fn the_server_forgets_what_is_older_than_the_bucket_keeps() {
         return;
     }
     let server = Server::start().await;
-    let bucket = IdempotencyBucket::new().with_max_age(Duration::from_secs(1));
+    let bucket = IdempotencyBucket::new().max_age(Duration::from_secs(1));
     let keys = NatsIdempotency::open(&server.client, bucket).await.unwrap();
     // A claim is as old as the bucket keeps before long.
     let completed = async {

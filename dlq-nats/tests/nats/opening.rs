@@ -107,7 +107,7 @@ async fn subjects_of_another_stream_are_reported() {
         return;
     }
     let server = Server::start().await;
-    let stream = DlqStream::new().with_prefix("orders");
+    let stream = DlqStream::new().prefix("orders");
     let error = NatsSink::open(&server.client, stream).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("overlap"), "{error}");

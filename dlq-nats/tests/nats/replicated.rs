@@ -42,7 +42,7 @@ impl IdempotencyFixture for Replicated {
 
     async fn fresh(_check: &'static str) -> Self {
         let (cluster, context) = start().await.expect("there are servers to be had");
-        let bucket = IdempotencyBucket::new().with_replicas(3);
+        let bucket = IdempotencyBucket::new().replicas(3);
         let keys = NatsIdempotency::open(&context, bucket).await.unwrap();
         Self { _cluster: cluster, keys }
     }
@@ -64,7 +64,7 @@ fn many_claimers_get_a_key_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g3_what_is_done_is_known_although_its_lease_was_being_extended() {
     let Some((_cluster, context)) = start().await else { return };
-    let bucket = IdempotencyBucket::new().with_replicas(3);
+    let bucket = IdempotencyBucket::new().replicas(3);
     let keys = NatsIdempotency::open(&context, bucket).await.unwrap();
     for number in 0..30_u8 {
         let claim = || keys.claim(Arc::from("billing"), vec![number].into(), LEASE);
@@ -108,10 +108,10 @@ async fn g6_two_at_once_send_each_letter_once() {
         ..stream::Config::default()
     };
     context.create_stream(config).await.unwrap();
-    let stream = DlqStream::new().with_replicas(3);
+    let stream = DlqStream::new().replicas(3);
     bury_at(&context, stream.clone(), dead(0..MANY)).await;
     let letters = [(); 2].map(|()| NatsLetters::new(&context, stream.clone()));
-    let begun = to_origin(&letters[0], 1).with_limit(1).run(pending(), |_| {}).await.unwrap();
+    let begun = to_origin(&letters[0], 1).limit(1).run(pending(), |_| {}).await.unwrap();
     assert_eq!(begun.sent, 1, "{begun}");
     let (first, second) = (to_origin(&letters[0], 2), to_origin(&letters[1], 3));
     let (first, second) = tokio::join!(first.run(pending(), |_| {}), second.run(pending(), |_| {}));

@@ -191,7 +191,7 @@ async fn g1_a_hop_of_another_replay_or_of_other_bytes_is_another_record() {
         return;
     }
     let server = Server::start().await;
-    for stream in [RetryStream::new(), RetryStream::new().with_name("PLAIN").with_prefix("plain")] {
+    for stream in [RetryStream::new(), RetryStream::new().name("PLAIN").prefix("plain")] {
         let name = if stream == RetryStream::new() { "DLQ_RETRY" } else { "PLAIN" };
         let stream = if name == "PLAIN" { stream.without_schedules() } else { stream };
         let queue = billing().retry_stream(stream).retry_queue(&server.client).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_retry_stream_that_was_deleted_is_made_again() {
         return;
     }
     let server = Server::start().await;
-    let consumer = billing().retry_stream(RetryStream::new().with_name("RETRIES"));
+    let consumer = billing().retry_stream(RetryStream::new().name("RETRIES"));
     let queue = consumer.retry_queue(&server.client).await.unwrap();
     server.publish([1]).await;
     let mut source = server.source(&consumer).await;

@@ -35,7 +35,7 @@ async fn connect(url: &str) -> MultiplexedConnection {
 }
 
 async fn damage(store: &RedisStore) -> Vec<Finding> {
-    let limits = CheckLimits::default().with_deep(true);
+    let limits = CheckLimits::default().deep(true);
     let found = store.check(limits).await.unwrap().into_iter();
     found.filter(|finding| finding.setting == "integrity").collect()
 }

@@ -44,7 +44,7 @@ async fn g6_an_operation_is_started_once() {
         let store = through(&proxy, retries).await;
         store.put((0..30).map(letter).collect()).await.unwrap();
         proxy.trouble(trouble);
-        let spec = OperationSpec::replay(Filter::new()).with_limit(10);
+        let spec = OperationSpec::replay(Filter::new()).limit(10);
         let started = store.start(spec, by()).await.unwrap();
         assert!(!proxy.is_troubling(), "{trouble:?}");
         let operations = store.operations(10).await.unwrap();

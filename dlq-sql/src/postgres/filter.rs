@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn filters_of_one_shape_are_one_statement() {
         let text = |one: &str| {
-            let filter = Filter::new().with_consumer(one.to_owned()).with_error(one);
+            let filter = Filter::new().with_consumer(one.to_owned()).error(one);
             Query::new("").filter(&filter).sql().to_owned()
         };
         assert_eq!(text("a"), text("b"));

@@ -39,8 +39,8 @@ impl PostgresIdempotency {
 
     /// Sets the clock by which this handle tells the time; for tests.
     #[must_use]
-    pub fn with_clock(self, clock: SharedClock) -> Self {
-        Self { store: self.store.with_clock(clock) }
+    pub fn clock(self, clock: SharedClock) -> Self {
+        Self { store: self.store.clock(clock) }
     }
 
     /// `UPDATE … SET `, to go on with.

@@ -211,7 +211,7 @@ impl PostgresStore {
 
     /// Sets the clock by which this handle tells the time; for tests.
     #[must_use]
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = Some(clock);
         self
     }

@@ -55,8 +55,8 @@ impl SqliteIdempotency {
 
     /// Sets the clock by which this handle tells the time. Defaults to that of the store it came from.
     #[must_use]
-    pub fn with_clock(self, clock: SharedClock) -> Self {
-        Self { store: self.store.with_clock(clock) }
+    pub fn clock(self, clock: SharedClock) -> Self {
+        Self { store: self.store.clock(clock) }
     }
 }
 

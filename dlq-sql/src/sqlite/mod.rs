@@ -146,7 +146,7 @@ impl SqliteStore {
 
     /// Sets the clock by which this handle tells the time. Defaults to the one the store was opened with.
     #[must_use]
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }

@@ -138,9 +138,9 @@ async fn g8_every_text_may_hold_what_postgres_does_not() {
         let mut read = store.get(letter.id).await.unwrap().unwrap();
         read.state = letter.state.clone();
         assert_eq!(read, letter);
-        let filter = Filter::new().with_consumer(text("consumer")).with_error(format!("{odd}long"));
+        let filter = Filter::new().with_consumer(text("consumer")).error(format!("{odd}long"));
         let filter = filter.with_subject(text("subject").parse().unwrap());
-        let filter = filter.with_attribute(text("name"), text("value"));
+        let filter = filter.attribute(text("name"), text("value"));
         assert_eq!(store.count(filter).await.unwrap(), 1, "{odd:?}");
         let who = Actor::new(text("who")).with_note(text("note"));
         let spec = OperationSpec::replay(Filter::new().with_consumer(text("consumer")));

@@ -32,7 +32,7 @@ impl Bench {
     }
 
     async fn is_well(&self) {
-        assert_eq!(self.found(CheckLimits::default().with_deep(true)).await, []);
+        assert_eq!(self.found(CheckLimits::default().deep(true)).await, []);
     }
 
     /// The one thing that is wrong.
@@ -284,7 +284,7 @@ async fn clocks_that_differ_are_found() {
         (finding.subject.as_str(), finding.setting.as_str()),
         ("clock", "time of the database")
     );
-    let patient = CheckLimits::default().with_skew(Duration::from_secs(2 * 3600));
+    let patient = CheckLimits::default().skew(Duration::from_secs(2 * 3600));
     assert_eq!(bench.found(patient).await, []);
 }
 
@@ -307,7 +307,7 @@ async fn damage_is_found_by_a_deep_look() {
         bench.sql(wrong).await;
         let quick = bench.found(CheckLimits::default()).await;
         assert!(quick.iter().all(|finding| finding.setting != "integrity"), "{quick:?}");
-        let found = bench.found(CheckLimits::default().with_deep(true)).await;
+        let found = bench.found(CheckLimits::default().deep(true)).await;
         let found: Vec<_> =
             found.into_iter().filter(|finding| finding.setting == "integrity").collect();
         assert_eq!(found.len(), 1, "{wrong}: {found:?}");

@@ -60,7 +60,7 @@ async fn claimers_at_once_are_given_different_letters() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     store.put((0..u64::from(LETTERS)).map(letter).collect()).await.unwrap();
-    let schedule = Schedule::enabled().with_batch(LETTERS).with_all_classes();
+    let schedule = Schedule::enabled().batch(LETTERS).all_classes();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
     assert_eq!(store.run_schedule(run).await.unwrap().0, u64::from(LETTERS));
     // Somebody has begun to claim some, and does not go on.
@@ -99,7 +99,7 @@ async fn a_letter_that_somebody_is_at_is_released_later() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     store.put((0..10).map(letter).collect()).await.unwrap();
-    let canary = OperationSpec::replay(Filter::new()).with_canary(8);
+    let canary = OperationSpec::replay(Filter::new()).canary(8);
     let operation = replay(&store, canary).await;
     let mut other = schema.connect().await;
     let mut other = other.begin().await.unwrap();
@@ -123,7 +123,7 @@ async fn a_cancelled_operation_has_sent_what_it_says() {
     let store = schema.store().await;
     store.put((0..100).map(letter).collect()).await.unwrap();
     let pace = Pace::per_second(10).unwrap();
-    let operation = replay(&store, OperationSpec::replay(Filter::new()).with_pace(pace)).await;
+    let operation = replay(&store, OperationSpec::replay(Filter::new()).pace(pace)).await;
     let mut claimers = JoinSet::new();
     for _ in 0..CLAIMERS {
         claimers.spawn(work(schema.store().await, operation));
@@ -218,7 +218,7 @@ async fn one_of_many_runs_the_schedule() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     store.put((0..40).map(letter).collect()).await.unwrap();
-    let schedule = Schedule::enabled().with_batch(5).with_all_classes();
+    let schedule = Schedule::enabled().batch(5).all_classes();
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
         let (store, schedule) = (schema.store().await, schedule.clone());
@@ -245,7 +245,7 @@ async fn a_rate_and_a_canary_hold_for_all_processes_together() {
         let claims = join_all(stores.iter().map(|store| store.claim(request(20)))).await;
         claims.into_iter().flat_map(Result::unwrap).collect::<Vec<_>>()
     };
-    let canary = OperationSpec::replay(Filter::new()).with_limit(50).with_canary(3);
+    let canary = OperationSpec::replay(Filter::new()).limit(50).canary(3);
     let operation = replay(&store, canary).await;
     let claims = claim_all().await;
     assert_eq!(claims.len(), 3, "the canary");
@@ -257,7 +257,7 @@ async fn a_rate_and_a_canary_hold_for_all_processes_together() {
     assert_eq!(operation.progress.with_outcome(ItemOutcome::Released), 47);
 
     let hourly: Pace = "20/h".parse().unwrap();
-    replay(&store, OperationSpec::replay(Filter::new()).with_pace(hourly)).await;
+    replay(&store, OperationSpec::replay(Filter::new()).pace(hourly)).await;
     assert_eq!(claim_all().await.len(), 1, "one at once, the next in three minutes");
     assert!(claim_all().await.is_empty());
 }

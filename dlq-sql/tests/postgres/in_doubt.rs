@@ -44,7 +44,7 @@ async fn g6_an_operation_is_started_once_however_its_commit_ends() {
             schema.store().await.put((0..30).map(letter).collect()).await.unwrap();
             let store = through(&proxy, &schema).pooler(is_pooled).open().await.unwrap();
             proxy.trouble(trouble);
-            let spec = OperationSpec::replay(Filter::new()).with_limit(10);
+            let spec = OperationSpec::replay(Filter::new()).limit(10);
             let started = store.start(spec, by()).await.unwrap();
             assert!(!proxy.is_troubling(), "{trouble:?}");
             let all = store.operations(10).await.unwrap();

@@ -50,7 +50,7 @@ async fn g9_what_was_deleted_before_a_failure_is_in_the_audit() {
          CREATE TRIGGER refuse BEFORE DELETE ON dlq_events FOR EACH STATEMENT EXECUTE FUNCTION refuse()",
     )
     .await;
-    let clean = || store.cleanup(Cleanup::older_than(Duration::ZERO).with_batch(10), by());
+    let clean = || store.cleanup(Cleanup::older_than(Duration::ZERO).batch(10), by());
     let error = clean().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("20 letters were deleted before"), "{error}");
@@ -81,7 +81,7 @@ async fn a_cleanup_looks_some_batches_ahead() {
          CREATE TRIGGER age AFTER DELETE ON dlq_events FOR EACH STATEMENT EXECUTE FUNCTION age()",
     )
     .await;
-    let clean = Cleanup::older_than(Duration::ZERO).with_batch(1);
+    let clean = Cleanup::older_than(Duration::ZERO).batch(1);
     assert_eq!(store.cleanup(clean, by()).await.unwrap(), 35);
 }
 
@@ -117,7 +117,7 @@ async fn a_mark_of_many_letters_has_time() {
     }
     const LETTERS: u64 = 2_000;
     let (schema, store, mut conn) = with(LETTERS).await;
-    store.start(OperationSpec::replay(Filter::new()).with_limit(7), by()).await.unwrap();
+    store.start(OperationSpec::replay(Filter::new()).limit(7), by()).await.unwrap();
     sql(
         &mut conn,
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
@@ -186,7 +186,7 @@ async fn a_claim_sets_no_more_than_some_letters_aside() {
              (SELECT letter_id FROM dlq_events ORDER BY created_at, letter_id LIMIT 1500)",
     )
     .await;
-    let spec = OperationSpec::replay(Filter::new()).with_canary(5);
+    let spec = OperationSpec::replay(Filter::new()).canary(5);
     let started = store.start(spec, by()).await.unwrap();
     let skipped = async || {
         let operation = store.operation(started.id).await.unwrap().unwrap();
@@ -213,7 +213,7 @@ async fn what_operations_and_operators_left_is_removed_as_the_manual_says() {
     }
     let (_schema, store, mut conn) = with(10).await;
     let start = async |limit| {
-        store.start(OperationSpec::replay(Filter::new()).with_limit(limit), by()).await.unwrap()
+        store.start(OperationSpec::replay(Filter::new()).limit(limit), by()).await.unwrap()
     };
     let (ended, running) = (start(4).await, start(3).await);
     store.control(ended.id, Control::Cancel, by()).await.unwrap();

@@ -261,10 +261,7 @@ async fn what_was_removed_is_made_again_and_counted() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     store.put((0..40).map(dlq_testkit::fixtures::varied).collect()).await.unwrap();
-    store
-        .start(OperationSpec::replay(Filter::new()).with_limit(1), Actor::new("ana"))
-        .await
-        .unwrap();
+    store.start(OperationSpec::replay(Filter::new()).limit(1), Actor::new("ana")).await.unwrap();
     let claim = async || {
         let request = ClaimRequest::due(Vec::<String>::new(), 1, Duration::from_secs(60));
         store.claim(request).await.unwrap().remove(0).token
@@ -285,10 +282,7 @@ async fn what_was_removed_is_made_again_and_counted() {
     assert_eq!(store.stats(Filter::new()).await.unwrap(), before);
     store.put(vec![letter(77)]).await.unwrap();
     assert_eq!(store.count(Filter::new()).await.unwrap(), before.total + 1);
-    store
-        .start(OperationSpec::replay(Filter::new()).with_limit(1), Actor::new("ana"))
-        .await
-        .unwrap();
+    store.start(OperationSpec::replay(Filter::new()).limit(1), Actor::new("ana")).await.unwrap();
     assert!(claim().await.fence > fence, "no token is given out again");
     crate::racing::counts_are_right(&schema).await;
     // Nobody can tell that there were letters.

@@ -42,9 +42,9 @@ async fn letters_are_dated_by_the_database() {
         let state = store.get(letter(n).id).await.unwrap().unwrap().state;
         assert!(before <= state.created_at && state.created_at <= after, "{state:?}");
     }
-    let old = Cleanup::older_than(LONG).with_unresolved();
+    let old = Cleanup::older_than(LONG).unresolved();
     assert_eq!(store.cleanup(old, Actor::new("ana")).await.unwrap(), 0);
-    let any = Cleanup::older_than(Duration::ZERO).with_unresolved();
+    let any = Cleanup::older_than(Duration::ZERO).unresolved();
     assert_eq!(store.cleanup(any, Actor::new("ana")).await.unwrap(), 2);
 }
 

@@ -57,8 +57,7 @@ async fn work(store: &PostgresStore, first: u64) {
     store.next_due(vec![CONSUMER.to_owned()]).await.unwrap();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule: Schedule::enabled() };
     store.run_schedule(run).await.unwrap();
-    let claims =
-        store.claim(ClaimRequest::due([CONSUMER], 8, LEASE).with_owner("a")).await.unwrap();
+    let claims = store.claim(ClaimRequest::due([CONSUMER], 8, LEASE).owner("a")).await.unwrap();
     assert!(claims.len() >= 4, "{}", claims.len());
     store.extend(claims.iter().map(|claim| claim.token).collect(), LEASE).await.unwrap();
     let history = || claims[1].letter.history.clone();
@@ -83,15 +82,15 @@ async fn work(store: &PostgresStore, first: u64) {
         Filter::new().with_message_id("evt-7".to_owned()),
         Filter::new().with_consumer(CONSUMER.to_owned()),
         Filter::new().with_event("order".to_owned()),
-        Filter::new().with_since(Timestamp::MAX.before(LEASE)),
+        Filter::new().since(Timestamp::MAX.before(LEASE)),
         subject(),
         subject().with_status(Status::Quarantined),
     ];
     for filter in filters {
         for order in [Order::NewestFirst, Order::OldestFirst] {
-            let page = PageRequest::new().with_order(order).with_limit(20);
+            let page = PageRequest::new().order(order).limit(20);
             let first = store.list(filter.clone(), page).await.unwrap();
-            store.list(filter.clone(), page.with_after(first.next)).await.unwrap();
+            store.list(filter.clone(), page.after(first.next)).await.unwrap();
         }
     }
     for filter in
@@ -107,7 +106,7 @@ async fn work(store: &PostgresStore, first: u64) {
     let spec = OperationSpec::replay(Filter::new().with_message_id("evt-9".to_owned()));
     store.plan(spec.clone()).await.unwrap();
     let operation = store.start(spec, by.clone()).await.unwrap();
-    store.claim(ClaimRequest::due([CONSUMER], 2, LEASE).with_owner("b")).await.unwrap();
+    store.claim(ClaimRequest::due([CONSUMER], 2, LEASE).owner("b")).await.unwrap();
     store.operations(10).await.unwrap();
     store.operation(operation.id).await.unwrap();
     store.items(operation.id, 0, 10).await.unwrap();

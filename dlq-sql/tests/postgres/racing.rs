@@ -297,7 +297,7 @@ async fn change(store: &PostgresStore, kind: u64, n: u64, letters: u64) {
     };
     match kind {
         0 => {
-            let spec = OperationSpec::replay(Filter::new()).with_max_replays(0);
+            let spec = OperationSpec::replay(Filter::new()).max_replays(0);
             let operation = store.start(spec, by()).await.unwrap();
             if n.is_multiple_of(5) {
                 let control = store.control(operation.id, Control::Cancel, by()).await;

@@ -130,7 +130,7 @@ async fn whatever_makes_letters_due_is_heard() {
         heard = heard.max(quiet(&listening).await);
     };
     let by = || Actor::new("ana");
-    let spec = OperationSpec::replay(Filter::new()).with_limit(5);
+    let spec = OperationSpec::replay(Filter::new()).limit(5);
     let operation = other.start(spec, by()).await.unwrap();
     hears("an operation began").await;
     other.control(operation.id, Control::Pause, by()).await.unwrap();
@@ -146,7 +146,7 @@ async fn whatever_makes_letters_due_is_heard() {
     let retry = Finish::Retry { due, history: history(1, 1), attempts: 1 };
     other.finish(vec![(claim.token, retry)]).await.unwrap();
     hears("a claim ended with a retry").await;
-    let schedule = Schedule::enabled().with_all_classes();
+    let schedule = Schedule::enabled().all_classes();
     let run = ScheduleRun { consumer: CONSUMER.to_owned(), schedule };
     assert!(other.run_schedule(run).await.unwrap().0 > 0);
     hears("the schedule ran").await;

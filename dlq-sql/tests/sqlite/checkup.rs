@@ -82,7 +82,7 @@ async fn damage_is_found_when_it_is_looked_for() {
     bench.store.put(vec![letter(1)]).await.unwrap();
     bench.tamper("UPDATE dlq_counts SET n = n + 1");
     assert_eq!(bench.found(CheckLimits::default()).await, []);
-    let findings = bench.found(CheckLimits::default().with_deep(true)).await;
+    let findings = bench.found(CheckLimits::default().deep(true)).await;
     assert!(findings.iter().any(|finding| finding.setting == "integrity"), "{findings:?}");
     assert!(findings.iter().all(|finding| finding.severity == Severity::Error), "{findings:?}");
 }

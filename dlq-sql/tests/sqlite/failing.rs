@@ -146,7 +146,7 @@ async fn g9_what_was_deleted_before_a_failure_is_in_the_audit() {
                   BEGIN SELECT RAISE(ABORT, 'full') WHERE (SELECT count(*) FROM deletes) = 22; \
                   INSERT INTO deletes VALUES (1); END";
     Connection::open(&path).unwrap().execute_batch(refuse).unwrap();
-    let clean = || store.cleanup(Cleanup::older_than(Duration::ZERO).with_batch(10), by());
+    let clean = || store.cleanup(Cleanup::older_than(Duration::ZERO).batch(10), by());
     let error = clean().await.unwrap_err();
     assert!(error.to_string().contains("20 letters were deleted before"), "{error}");
     let entry = store.audit(1).await.unwrap().remove(0);
@@ -216,7 +216,7 @@ async fn g1_an_ingest_confirms_nothing_while_the_table_is_gone() {
     let other = Connection::open(&path).unwrap();
     other.execute_batch("ALTER TABLE dlq_events RENAME TO gone").unwrap();
     let mut broker = Broker { letters: (0..20).map(letter).collect(), yielded: 0, confirmed: 0 };
-    let mut ingest = Ingest::new(&mut broker, store.clone()).with_batch(5);
+    let mut ingest = Ingest::new(&mut broker, store.clone()).batch(5);
     let ran = ingest.run(pending(), |_| Ok(())).await;
     drop(ingest);
     assert_eq!(broker.confirmed, 0, "nothing is stored: {ran:?}");
@@ -224,7 +224,7 @@ async fn g1_an_ingest_confirms_nothing_while_the_table_is_gone() {
     assert!(error.to_string().contains("dlq migrate"), "{error}");
 
     other.execute_batch("ALTER TABLE gone RENAME TO dlq_events").unwrap();
-    let mut ingest = Ingest::new(&mut broker, store.clone()).with_batch(5);
+    let mut ingest = Ingest::new(&mut broker, store.clone()).batch(5);
     ingest.run(pending(), |_| Ok(())).await.unwrap();
     drop(ingest);
     assert_eq!((broker.confirmed, store.count(Filter::new()).await.unwrap()), (20, 20));
@@ -243,7 +243,7 @@ async fn a_letter_that_a_constraint_keeps_out_is_set_aside_alone() {
     let error = store.put(vec![large(3, 2_000)]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
     let mut broker = Broker { letters, yielded: 0, confirmed: 0 };
-    let mut ingest = Ingest::new(&mut broker, store.clone()).with_batch(5);
+    let mut ingest = Ingest::new(&mut broker, store.clone()).batch(5);
     ingest.run(pending(), |_| Ok(())).await.unwrap();
     assert_eq!(ingest.report().with_outcome(Outcome::SetAside), 1);
     assert_eq!(ingest.report().with_outcome(Outcome::Stored), 19);

@@ -128,7 +128,7 @@ async fn counts_agree_with_the_letters() {
             assert_eq!(store.count(filter.clone()).await.unwrap(), expected, "{filter:?}");
             assert_eq!(store.stats(filter.clone()).await.unwrap().total, expected, "{filter:?}");
             // An attribute cannot be counted by the table of counts.
-            let filter = filter.with_attribute("tenant", "t2");
+            let filter = filter.attribute("tenant", "t2");
             let expected = letters.iter().filter(|letter| filter.matches(letter)).count() as u64;
             assert_eq!(store.count(filter.clone()).await.unwrap(), expected, "{filter:?}");
             assert_eq!(store.stats(filter.clone()).await.unwrap().total, expected, "{filter:?}");

@@ -130,7 +130,7 @@ pub(super) async fn listed(
     filter: &Filter,
     order: Order,
 ) -> Vec<LetterSummary> {
-    let mut page = PageRequest::new().with_order(order).with_limit(7);
+    let mut page = PageRequest::new().order(order).limit(7);
     let mut all = Vec::new();
     loop {
         let found = letters.list(filter.clone(), page).await.expect("letters are listed");
@@ -139,7 +139,7 @@ pub(super) async fn listed(
         if found.next.is_none() {
             return all;
         }
-        page = page.with_after(found.next);
+        page = page.after(found.next);
     }
 }
 

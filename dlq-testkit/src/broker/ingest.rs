@@ -150,7 +150,7 @@ pub async fn g1_killed_at_any_step_nothing_is_lost_and_all_is_told<F: BrokerFixt
         let mut ids = |incidents: &[Incident]| {
             told.extend(incidents.iter().filter_map(letter_of));
         };
-        let mut first = Ingest::new(open(&check, true).await, store.clone()).with_batch(4);
+        let mut first = Ingest::new(open(&check, true).await, store.clone()).batch(4);
         let ended = run_for(
             steps,
             pin!(first.run(pending(), |incidents| {

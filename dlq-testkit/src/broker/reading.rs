@@ -18,7 +18,7 @@ const MANY: u64 = 40;
 /// The same letters, in the same order, at the broker and in a store in memory.
 async fn both<F: BrokerFixture>(check: &Check<F>) -> (F::Letters, MemoryStore) {
     let clock = ManualClock::new();
-    let store = MemoryStore::new().with_clock(clock.shared());
+    let store = MemoryStore::new().clock(clock.shared());
     let mut letters: Vec<DeadLetter> = (0..MANY).map(varied).collect();
     letters.extend([died_again(&varied(3)), died_again(&varied(7)), varied(5)]);
     let mut other = varied(9);
@@ -64,9 +64,9 @@ fn filters() -> Vec<Filter> {
         Filter::new().with_cause(Cause::Timeout).with_cause(Cause::Panic),
         Filter::new().with_class(ErrorClass::Transient),
         Filter::new().with_fingerprint(some.fingerprint),
-        Filter::new().with_error("TIME"),
-        Filter::new().with_attribute("tenant", "t0"),
-        Filter::new().with_class(ErrorClass::Permanent).with_error("e"),
+        Filter::new().error("TIME"),
+        Filter::new().attribute("tenant", "t0"),
+        Filter::new().with_class(ErrorClass::Permanent).error("e"),
         at_least,
         at_most,
         never,
@@ -138,8 +138,8 @@ pub async fn bounds_of_time_mean_what_they_say<F: BrokerFixture>(check: Check<F>
     let all = listed(&letters, &Filter::new(), Order::OldestFirst).await;
     for n in [0, 1, 17, all.len() - 1] {
         let at = all[n].state.created_at;
-        let since = letters.count(Filter::new().with_since(at)).await.expect("letters are counted");
-        let until = letters.count(Filter::new().with_until(at)).await.expect("letters are counted");
+        let since = letters.count(Filter::new().since(at)).await.expect("letters are counted");
+        let until = letters.count(Filter::new().until(at)).await.expect("letters are counted");
         assert_eq!((until, since), (n as u64, (all.len() - n) as u64), "bounded by the {n}th");
     }
 }
@@ -244,7 +244,7 @@ pub async fn what_comes_later_is_seen<F: BrokerFixture>(check: Check<F>) {
 pub async fn the_latest_are_peeked_at<F: BrokerFixture>(check: Check<F>) {
     let (letters, store) = both(&check).await;
     for filter in [Filter::new(), Filter::new().with_class(ErrorClass::Transient)] {
-        let page = PageRequest::new().with_limit(3);
+        let page = PageRequest::new().limit(3);
         let wanted = store.list(filter.clone(), page).await.expect("a store lists").letters;
         let found = letters.list(filter.clone(), page).await.expect("letters are listed").letters;
         assert_eq!((found.len(), all_timeless(found)), (3, all_timeless(wanted)));

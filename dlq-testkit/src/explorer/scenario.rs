@@ -253,6 +253,6 @@ impl Scenario {
 }
 
 fn spaced(delay: Duration) -> RetryPolicy {
-    let backoff = Backoff::constant(delay).with_jitter(Jitter::None);
+    let backoff = Backoff::constant(delay).jitter(Jitter::None);
     RetryPolicy::new().with_max_attempts(3).with_backoff(backoff)
 }

@@ -125,7 +125,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 Story::new(2, &[Act::Transient], EXHAUSTED),
             ],
         )
-        .schedule(Schedule::enabled().with_every(Duration::from_secs(600)).with_max_retries(2)),
+        .schedule(Schedule::enabled().every(Duration::from_secs(600)).max_retries(2)),
         Scenario::new(
             "canary_fails",
             [1, 2, 3].map(|number| Story::new(number, &[Act::Permanent], PERMANENT)),

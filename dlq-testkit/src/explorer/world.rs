@@ -93,8 +93,8 @@ impl World {
     pub(super) fn new(scenario: Arc<Scenario>, flaw: Option<Flaw>, plan: Plan) -> Self {
         let start = Timestamp::from_millis(1_790_000_000_000);
         let clock: SharedClock = Arc::new(TokioClock::starting_at(start));
-        let broker = MemoryBroker::new().with_stream("stories").with_clock(clock.clone());
-        let idempotency = MemoryIdempotency::new().with_clock(clock.clone());
+        let broker = MemoryBroker::new().stream("stories").clock(clock.clone());
+        let idempotency = MemoryIdempotency::new().clock(clock.clone());
         for story in &scenario.stories {
             if let Some(lease) = story.held_elsewhere {
                 let _ = now(idempotency.claim(CONSUMER.into(), story.key.clone().into(), lease));
@@ -102,7 +102,7 @@ impl World {
         }
         let tally = Tally { runs: vec![Vec::new(); scenario.stories.len()], ..Tally::default() };
         let world = Self {
-            store: MemoryStore::new().with_clock(clock.clone()),
+            store: MemoryStore::new().clock(clock.clone()),
             conflicts: None,
             sink: MemorySink::new(),
             feed: MemorySink::new(),
@@ -126,7 +126,7 @@ impl World {
     /// The store, as the program under test has it.
     pub(super) fn store_of_program(&self) -> MemoryStore {
         match self.conflicts {
-            Some(seed) => self.store.clone().with_conflicts(seed),
+            Some(seed) => self.store.clone().conflicts(seed),
             None => self.store.clone(),
         }
     }
@@ -231,7 +231,7 @@ impl World {
         if self.scenario.record == Record::Stream {
             return self.sink.letters();
         }
-        let page = now(self.store.list(Filter::new(), PageRequest::new().with_limit(1_000)));
+        let page = now(self.store.list(Filter::new(), PageRequest::new().limit(1_000)));
         page.letters.iter().filter_map(|letter| now(self.store.get(letter.id))).collect()
     }
 
@@ -450,8 +450,8 @@ impl World {
         match *order {
             Order::Replay { canary, max_replays } => {
                 let spec = OperationSpec::replay(Filter::new())
-                    .with_canary(canary.unwrap_or(0))
-                    .with_max_replays(max_replays);
+                    .canary(canary.unwrap_or(0))
+                    .max_replays(max_replays);
                 now(self.store.start(spec, Actor::new("ana")));
             }
             Order::Publish => self.publish(true),

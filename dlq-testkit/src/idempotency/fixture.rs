@@ -45,7 +45,7 @@ impl IdempotencyFixture for MemoryIdempotencyFixture {
 
     async fn fresh(_check: &'static str) -> Self {
         let clock = ManualClock::new();
-        Self { store: MemoryIdempotency::new().with_clock(clock.shared()), clock }
+        Self { store: MemoryIdempotency::new().clock(clock.shared()), clock }
     }
 
     async fn open(&self) -> MemoryIdempotency {

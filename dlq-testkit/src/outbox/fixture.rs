@@ -51,7 +51,7 @@ impl OutboxFixture for MemoryOutboxFixture {
     type Outbox = FaultyOutbox<MemoryOutbox>;
 
     async fn fresh(_: &'static str) -> Self {
-        Self { broker: MemoryBroker::new().with_stream("orders") }
+        Self { broker: MemoryBroker::new().stream("orders") }
     }
 
     async fn outbox(&self, sender: &str) -> Self::Outbox {

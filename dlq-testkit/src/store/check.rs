@@ -140,14 +140,14 @@ impl<F: StoreFixture> Check<F> {
         limit: u32,
     ) -> Vec<LetterSummary> {
         let mut letters = Vec::new();
-        let mut request = PageRequest::new().with_limit(limit).with_order(order);
+        let mut request = PageRequest::new().limit(limit).order(order);
         loop {
             let page = self.store.list(filter.clone(), request).await.expect("list answers");
             assert!(page.letters.len() <= limit as usize, "a page is no longer than asked for");
             assert!(page.next.is_none() || page.letters.len() == limit as usize, "a page is full");
             letters.extend(page.letters);
             match page.next {
-                Some(next) => request = request.with_after(Some(next)),
+                Some(next) => request = request.after(Some(next)),
                 None => return letters,
             }
         }

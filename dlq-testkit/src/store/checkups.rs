@@ -16,13 +16,13 @@ const LONG: Duration = Duration::from_secs(3600);
 fn none() -> CheckLimits {
     let ever = Duration::from_secs(100 * 365 * 24 * 3600);
     CheckLimits::default()
-        .with_overdue(ever)
-        .with_age(ever)
-        .with_idle(ever)
-        .with_skew(ever)
-        .with_ahead(ever)
-        .with_processed(u64::MAX)
-        .with_deep(true)
+        .overdue(ever)
+        .age(ever)
+        .idle(ever)
+        .skew(ever)
+        .ahead(ever)
+        .processed(u64::MAX)
+        .deep(true)
 }
 
 impl<F: StoreFixture> Check<F> {
@@ -48,11 +48,11 @@ impl<F: StoreFixture> Check<F> {
 
 /// A store without letters is well, and so is one that works; the default limits say nothing about either.
 pub async fn a_store_that_works_is_well<F: StoreFixture>(check: Check<F>) {
-    assert_eq!(check.found(CheckLimits::default().with_deep(true)).await, []);
+    assert_eq!(check.found(CheckLimits::default().deep(true)).await, []);
     check.bury(3).await;
     check.replay().await;
     check.claim_one().await;
-    assert_eq!(check.found(CheckLimits::default().with_deep(true)).await, []);
+    assert_eq!(check.found(CheckLimits::default().deep(true)).await, []);
 }
 
 /// A claim whose lease ended, and that nobody took, is found; one that lasts is not.
@@ -60,21 +60,21 @@ pub async fn a_claim_never_finished_is_found<F: StoreFixture>(check: Check<F>) {
     check.bury(1).await;
     check.replay().await;
     check.claim_one().await;
-    assert_eq!(check.found(none().with_overdue(Duration::ZERO)).await, []);
+    assert_eq!(check.found(none().overdue(Duration::ZERO)).await, []);
     check.outlast_leases().await;
-    let finding = check.only(none().with_overdue(Duration::ZERO)).await;
+    let finding = check.only(none().overdue(Duration::ZERO)).await;
     assert_eq!(finding.setting, "unfinished claims");
     assert!(finding.subject.contains(CONSUMER) && finding.found.starts_with("1,"), "{finding}");
-    assert_eq!(check.found(none().with_overdue(LONG)).await, []);
+    assert_eq!(check.found(none().overdue(LONG)).await, []);
 }
 
 /// A retry record that is due, and that nobody takes, is found.
 pub async fn an_overdue_retry_is_found<F: StoreFixture>(check: Check<F>) {
     let record = delayed_retry(&letter(1), 1, check.now().after(check.lease()));
     check.enqueue(record).await;
-    assert_eq!(check.found(none().with_overdue(Duration::ZERO)).await, []);
+    assert_eq!(check.found(none().overdue(Duration::ZERO)).await, []);
     check.outlast_leases().await;
-    let finding = check.only(none().with_overdue(Duration::ZERO)).await;
+    let finding = check.only(none().overdue(Duration::ZERO)).await;
     assert_eq!(finding.setting, "overdue retries");
     assert!(finding.subject.contains(CONSUMER), "{finding}");
 }
@@ -87,7 +87,7 @@ pub async fn a_retry_that_is_due_too_late_is_found<F: StoreFixture>(check: Check
     for n in 2..5 {
         check.enqueue(delayed_retry(&letter(n), 1, check.now().after(LONG))).await;
     }
-    assert_eq!(check.found(none().with_ahead(60 * YEAR)).await, []);
+    assert_eq!(check.found(none().ahead(60 * YEAR)).await, []);
     let finding = check.only(CheckLimits::default()).await;
     assert_eq!(finding.setting, "latest due time");
     assert!(finding.subject.contains(CONSUMER), "{finding}");
@@ -99,11 +99,11 @@ pub async fn a_retry_that_is_due_too_late_is_found<F: StoreFixture>(check: Check
 pub async fn an_old_letter_is_found<F: StoreFixture>(check: Check<F>) {
     let id = check.bury(1).await[0].id;
     check.tick().await;
-    let finding = check.only(none().with_age(Duration::from_millis(1))).await;
+    let finding = check.only(none().age(Duration::from_millis(1))).await;
     assert_eq!(finding.setting, "oldest unresolved");
     assert_eq!(finding.found, check.state(id).await.created_at.to_string());
     check.mark(id, Mark::Resolved).await;
-    assert_eq!(check.found(none().with_age(Duration::from_millis(1))).await, []);
+    assert_eq!(check.found(none().age(Duration::from_millis(1))).await, []);
 }
 
 /// An operation that has letters and nobody who takes them is found, until it is paused or somebody comes.
@@ -111,11 +111,11 @@ pub async fn an_operation_without_takers_is_found<F: StoreFixture>(check: Check<
     check.bury(2).await;
     let operation = check.replay().await;
     check.tick().await;
-    let idle = none().with_idle(Duration::from_millis(1));
+    let idle = none().idle(Duration::from_millis(1));
     let finding = check.only(idle).await;
     assert!(finding.subject.contains(&operation.id.to_string()), "{finding}");
     assert!(finding.found.starts_with("2,"), "{finding}");
-    assert_eq!(check.found(none().with_idle(LONG)).await, []);
+    assert_eq!(check.found(none().idle(LONG)).await, []);
     let pause = check.store.control(operation.id, Control::Pause, by());
     pause.await.expect("control answers");
     assert_eq!(check.found(idle).await, []);
@@ -134,8 +134,8 @@ pub async fn a_long_audit_is_found<F: StoreFixture>(check: Check<F>) {
         error: None,
     };
     check.store.record_processed((0..5).map(event).collect()).await.expect("rows are written");
-    assert_eq!(check.found(none().with_processed(6)).await, []);
-    let finding = check.only(none().with_processed(5)).await;
+    assert_eq!(check.found(none().processed(6)).await, []);
+    let finding = check.only(none().processed(5)).await;
     assert_eq!(finding.subject, "processing audit");
 }
 
@@ -145,9 +145,9 @@ pub async fn a_clock_that_differs_is_found<F: StoreFixture>(check: Check<F>) {
     clock.advance(LONG);
     check.bury(1).await;
     clock.set(clock.now().before(LONG));
-    let finding = check.only(none().with_skew(LONG / 2)).await;
+    let finding = check.only(none().skew(LONG / 2)).await;
     assert_eq!(finding.subject, "clock");
-    assert_eq!(check.found(none().with_skew(2 * LONG)).await, []);
+    assert_eq!(check.found(none().skew(2 * LONG)).await, []);
 }
 
 /// Letters that wait to be claimed are counted by consumer, those that have waited too long among them; what is not due
@@ -182,6 +182,6 @@ pub async fn a_long_line_is_not_counted_to_its_end<F: StoreFixture>(check: Check
     check.replay().await;
     assert_eq!(check.claim(Vitals::MOST + 1).await.len() as u64, most + 1);
     check.outlast_leases().await;
-    let finding = check.only(none().with_overdue(Duration::ZERO)).await;
+    let finding = check.only(none().overdue(Duration::ZERO)).await;
     assert!(finding.found.starts_with(&format!("at least {most},")), "{finding}");
 }

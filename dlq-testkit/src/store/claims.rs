@@ -123,7 +123,7 @@ pub async fn a_claim_is_narrowed_by_its_filter<F: StoreFixture>(check: Check<F>)
     check.put(vec![letter(0), permanent.clone(), letter(2)]).await;
     check.replay().await;
     let filter = Filter::new().with_class(ErrorClass::Permanent);
-    let request = ClaimRequest::due([CONSUMER], 9, check.lease()).with_filter(filter);
+    let request = ClaimRequest::due([CONSUMER], 9, check.lease()).filter(filter);
     let claims = check.claim_by(request).await;
     assert_eq!(claims.iter().map(|claim| claim.letter.id).collect::<Vec<_>>(), [permanent.id]);
     assert_eq!(check.claim(9).await.len(), 2);

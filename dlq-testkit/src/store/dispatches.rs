@@ -22,8 +22,8 @@ fn cluster() -> Cluster {
 
 fn to_origin() -> OperationSpec {
     OperationSpec::replay(Filter::new())
-        .with_target(Target::Origin, [cluster()])
-        .with_canary_wait(Duration::from_secs(1))
+        .target(Target::Origin, [cluster()])
+        .canary_wait(Duration::from_secs(1))
 }
 
 impl<F: StoreFixture> Check<F> {
@@ -280,14 +280,14 @@ pub async fn what_is_on_its_way_is_left_alone<F: StoreFixture>(check: Check<F>) 
 /// The cap, and errors that are terminal, set letters aside instead of sending them.
 pub async fn g7_what_is_worn_or_terminal_is_set_aside<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(2).await;
-    let once = to_origin().with_max_replays(1);
-    let operation = check.start(once.clone().with_limit(1)).await;
+    let once = to_origin().max_replays(1);
+    let operation = check.start(once.clone().limit(1)).await;
     let taken = check.take(&operation, 1).await;
     check.record(taken[0].token, CONFIRMED).await;
     check.mark(letters[1].id, Mark::Pending).await;
     check.put_one(&died_again(&letters[0])).await;
     let text = letters[1].error().to_uppercase();
-    let operation = check.start(once.with_terminal(text)).await;
+    let operation = check.start(once.terminal(text)).await;
     assert!(check.take(&operation, 9).await.is_empty());
     use ItemOutcome::Skipped;
     assert_eq!(check.outcomes(&operation).await, [Skipped, Skipped]);
@@ -300,7 +300,7 @@ pub async fn g7_what_is_worn_or_terminal_is_set_aside<F: StoreFixture>(check: Ch
 /// A handler's operation sets letters with terminal errors aside too.
 pub async fn a_terminal_error_is_given_to_no_handler<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(2).await;
-    let spec = OperationSpec::replay(Filter::new()).with_terminal(letters[0].error());
+    let spec = OperationSpec::replay(Filter::new()).terminal(letters[0].error());
     let operation = check.start(spec).await;
     let claims = check.claim(9).await;
     let found = check.get(letters[0].id).await;
@@ -314,7 +314,7 @@ pub async fn a_terminal_error_is_given_to_no_handler<F: StoreFixture>(check: Che
 pub async fn a_canary_waits_for_news<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(3).await;
     let wait = if check.controls_time() { 60_000 } else { 800 };
-    let spec = to_origin().with_canary(1).with_canary_wait(Duration::from_millis(wait));
+    let spec = to_origin().canary(1).canary_wait(Duration::from_millis(wait));
     let operation = check.start(spec).await;
     let taken = check.take(&operation, 9).await;
     assert_eq!(taken.len(), 1);
@@ -332,7 +332,7 @@ pub async fn a_canary_waits_for_news<F: StoreFixture>(check: Check<F>) {
 /// A canary that died again stops its operation.
 pub async fn a_canary_that_died_again_stops_the_rest<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(3).await;
-    let spec = to_origin().with_canary(1).with_canary_wait(Duration::from_secs(3600));
+    let spec = to_origin().canary(1).canary_wait(Duration::from_secs(3600));
     let operation = check.start(spec).await;
     let taken = check.take(&operation, 9).await;
     check.record(taken[0].token, CONFIRMED).await;
@@ -349,7 +349,7 @@ pub async fn senders_are_refused_what_is_not_theirs<F: StoreFixture>(check: Chec
     let request = TakeRequest::new(unknown, 1, check.lease(), senders());
     let error = check.store.take(request).await.expect_err("there is none");
     assert_eq!(error.kind(), StoreErrorKind::NotFound);
-    let nowhere = OperationSpec::replay(Filter::new()).with_target(Target::Origin, []);
+    let nowhere = OperationSpec::replay(Filter::new()).target(Target::Origin, []);
     let error = check.store.start(nowhere, by()).await.expect_err("no broker is named");
     assert_eq!(error.kind(), StoreErrorKind::Refused);
     let operation = check.replay().await;

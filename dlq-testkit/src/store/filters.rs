@@ -194,7 +194,7 @@ pub async fn by_error_text<F: StoreFixture>(check: Check<F>) {
         "\0",
         "disk",
     ];
-    let filters = texts.map(|text| Filter::new().with_error(text)).to_vec();
+    let filters = texts.map(|text| Filter::new().error(text)).to_vec();
     all_agree(check, filters).await;
 }
 
@@ -203,13 +203,13 @@ pub async fn by_time<F: StoreFixture>(check: Check<F>) {
     let letters = fill(&check).await;
     let times: BTreeSet<_> = letters.iter().map(|letter| letter.state.created_at).collect();
     for at in &times {
-        agree(&check, &letters, &Filter::new().with_since(*at)).await;
-        agree(&check, &letters, &Filter::new().with_until(*at)).await;
-        agree(&check, &letters, &Filter::new().with_since(*at).with_until(*at)).await;
+        agree(&check, &letters, &Filter::new().since(*at)).await;
+        agree(&check, &letters, &Filter::new().until(*at)).await;
+        agree(&check, &letters, &Filter::new().since(*at).until(*at)).await;
     }
     let first = times.first().expect("there are letters");
-    assert_eq!(check.count(Filter::new().with_since(*first)).await, LETTERS);
-    assert_eq!(check.count(Filter::new().with_until(*first)).await, 0);
+    assert_eq!(check.count(Filter::new().since(*first)).await, LETTERS);
+    assert_eq!(check.count(Filter::new().until(*first)).await, 0);
     assert!(times.len() > 2, "the letters were stored at different times");
 }
 
@@ -231,17 +231,17 @@ pub async fn by_counts<F: StoreFixture>(check: Check<F>) {
 
 /// Attributes match by name and value, all of them.
 pub async fn by_attributes<F: StoreFixture>(check: Check<F>) {
-    let tenant = |value: &str| Filter::new().with_attribute("tenant", value);
+    let tenant = |value: &str| Filter::new().attribute("tenant", value);
     let filters = vec![
         tenant("t0"),
         tenant("t2"),
         tenant("T0"),
         tenant(""),
         tenant("t%"),
-        Filter::new().with_attribute("region \"x\"", ""),
-        tenant("t0").with_attribute("region \"x\"", ""),
-        Filter::new().with_attribute("", ""),
-        Filter::new().with_attribute("$.tenant", "t0"),
+        Filter::new().attribute("region \"x\"", ""),
+        tenant("t0").attribute("region \"x\"", ""),
+        Filter::new().attribute("", ""),
+        Filter::new().attribute("$.tenant", "t0"),
     ];
     all_agree(check, filters).await;
 }
@@ -263,7 +263,7 @@ pub async fn an_attribute_is_not_mistaken_for_another<F: StoreFixture>(check: Ch
     let mut found_any = false;
     for name in TEXTS {
         for value in TEXTS {
-            let filter = Filter::new().with_attribute(name, value);
+            let filter = Filter::new().attribute(name, value);
             let meant: BTreeSet<_> =
                 letters.iter().filter(|one| filter.matches(one)).map(|one| one.id).collect();
             let found = check.ids(&filter, Order::OldestFirst).await;
@@ -273,7 +273,7 @@ pub async fn an_attribute_is_not_mistaken_for_another<F: StoreFixture>(check: Ch
         }
     }
     assert!(found_any);
-    let filter = Filter::new().with_attribute(",", ":");
+    let filter = Filter::new().attribute(",", ":");
     let selection = Selection::matching(filter.clone()).expect("it says something");
     let deleted = check.store.delete(selection, by()).await.expect("delete answers");
     let meant = letters.iter().filter(|one| filter.matches(one)).count();
@@ -297,11 +297,8 @@ pub async fn by_operation<F: StoreFixture>(check: Check<F>) {
 pub async fn by_several_fields<F: StoreFixture>(check: Check<F>) {
     let subject = |text: &str| text.parse::<SubjectPattern>().expect("it is a pattern");
     let filters = vec![
-        Filter::new()
-            .with_subject(subject("orders.>"))
-            .with_error("TIME")
-            .with_status(Status::Pending),
-        Filter::new().with_consumer("orders.handle".to_owned()).with_attribute("tenant", "t0"),
+        Filter::new().with_subject(subject("orders.>")).error("TIME").with_status(Status::Pending),
+        Filter::new().with_consumer("orders.handle".to_owned()).attribute("tenant", "t0"),
         Filter::new().with_class(ErrorClass::Transient).with_reason(Reason::Permanent),
         Filter::new()
             .with_status(Status::Pending)
@@ -313,7 +310,7 @@ pub async fn by_several_fields<F: StoreFixture>(check: Check<F>) {
 }
 
 fn some() -> Filter {
-    Filter::new().with_error("TIME").with_class(ErrorClass::Transient)
+    Filter::new().error("TIME").with_class(ErrorClass::Transient)
 }
 
 /// A mark changes exactly the letters that the list shows.

@@ -44,11 +44,11 @@ impl StoreFixture for MemoryFixture {
 
     async fn fresh(_check: &'static str) -> Self {
         let clock = ManualClock::new();
-        Self { store: MemoryStore::new().with_clock(clock.shared()), clock }
+        Self { store: MemoryStore::new().clock(clock.shared()), clock }
     }
 
     async fn open(&self, dedup: bool) -> MemoryStore {
-        self.store.clone().with_dedup(dedup)
+        self.store.clone().dedup(dedup)
     }
 
     fn clock(&self) -> Option<&ManualClock> {
@@ -67,7 +67,7 @@ impl StoreFixture for OptimisticFixture {
     async fn fresh(check: &'static str) -> Self {
         static SEED: AtomicU64 = AtomicU64::new(0);
         let MemoryFixture { store, clock } = MemoryFixture::fresh(check).await;
-        let store = store.with_conflicts(SEED.fetch_add(1, Ordering::Relaxed));
+        let store = store.conflicts(SEED.fetch_add(1, Ordering::Relaxed));
         Self(MemoryFixture { store, clock })
     }
 

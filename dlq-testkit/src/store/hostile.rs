@@ -81,8 +81,8 @@ pub async fn a_huge_error_comes_back<F: StoreFixture>(check: Check<F>) {
     long.backtrace = Some("at\n".repeat(10_000));
     letter.history.push(Attempt { number: 4, generation: 0, failure: long });
     comes_back(&check, "an error of 1 MB", &letter).await;
-    assert_eq!(check.count(Filter::new().with_error("NEEDLE: \0sour")).await, 1);
-    assert_eq!(check.count(Filter::new().with_error("needles")).await, 0);
+    assert_eq!(check.count(Filter::new().error("NEEDLE: \0sour")).await, 1);
+    assert_eq!(check.count(Filter::new().error("needles")).await, 0);
 }
 
 /// Error texts with NUL, terminal control, quotes or half a pattern come back and are found literally.
@@ -90,7 +90,7 @@ pub async fn odd_errors_come_back<F: StoreFixture>(check: Check<F>) {
     let texts = ["a\0b", "\u{1b}[31mred", "", "'; --", "{\"a\":1}", "$set", "a%b_c\\", "(.*", "İı"];
     for (n, text) in texts.into_iter().enumerate() {
         comes_back(&check, text, &failed(letter(n as u64), text)).await;
-        let filter = Filter::new().with_error(text);
+        let filter = Filter::new().error(text);
         let expected = (0..=n).filter(|m| {
             let other = check_error(texts[*m], *m);
             filter.matches(&other)

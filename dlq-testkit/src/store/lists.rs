@@ -61,7 +61,7 @@ pub async fn pages_cover_every_letter_once<F: StoreFixture>(check: Check<F>) {
 pub async fn the_last_page_says_so<F: StoreFixture>(check: Check<F>) {
     check.bury_at_once(4).await;
     for (limit, more) in [(3, true), (4, false), (5, false)] {
-        let request = PageRequest::new().with_limit(limit);
+        let request = PageRequest::new().limit(limit);
         let page = check.store.list(Filter::new(), request).await.expect("list answers");
         assert_eq!(page.next.is_some(), more, "limit {limit}");
     }
@@ -70,7 +70,7 @@ pub async fn the_last_page_says_so<F: StoreFixture>(check: Check<F>) {
 /// A page of no letters is read as one of one letter, so that walking on ends.
 pub async fn a_limit_of_zero_is_one<F: StoreFixture>(check: Check<F>) {
     check.bury_at_once(2).await;
-    let request = PageRequest::new().with_limit(0);
+    let request = PageRequest::new().limit(0);
     let page = check.store.list(Filter::new(), request).await.expect("list answers");
     assert_eq!(page.letters.len(), 1);
     assert!(page.next.is_some());
@@ -79,7 +79,7 @@ pub async fn a_limit_of_zero_is_one<F: StoreFixture>(check: Check<F>) {
 /// The largest limit is no problem.
 pub async fn a_huge_limit_is_fine<F: StoreFixture>(check: Check<F>) {
     check.bury_at_once(3).await;
-    let request = PageRequest::new().with_limit(u32::MAX);
+    let request = PageRequest::new().limit(u32::MAX);
     let page = check.store.list(Filter::new(), request).await.expect("list answers");
     assert_eq!((page.letters.len(), page.next), (3, None));
 }
@@ -102,7 +102,7 @@ pub async fn walking_is_not_disturbed_by_new_letters<F: StoreFixture>(check: Che
     let buried: BTreeSet<_> = ids(&check.bury_at_once(30).await).into_iter().collect();
     for order in [Order::NewestFirst, Order::OldestFirst] {
         let mut seen = Vec::new();
-        let mut request = PageRequest::new().with_limit(4).with_order(order);
+        let mut request = PageRequest::new().limit(4).order(order);
         let mut n = 1_000 * (1 + order as u64);
         while let Some(next) = {
             let page = check.store.list(Filter::new(), request).await.expect("list answers");
@@ -114,7 +114,7 @@ pub async fn walking_is_not_disturbed_by_new_letters<F: StoreFixture>(check: Che
                 check.put_one(&letter(n)).await;
                 n += 1;
             }
-            request = request.with_after(Some(next));
+            request = request.after(Some(next));
         }
         let distinct: BTreeSet<_> = seen.iter().copied().collect();
         assert_eq!(distinct.len(), seen.len(), "{order:?}: no letter twice");
@@ -136,7 +136,7 @@ pub async fn a_record_that_dies_is_not_missed<F: StoreFixture>(check: Check<F>) 
             let mut filter = Filter::new();
             filter.ids = numbers.clone().map(|n| letter(n).id).collect();
             let (mut seen, mut pages) = (BTreeSet::new(), 0);
-            let mut request = PageRequest::new().with_limit(limit).with_order(order);
+            let mut request = PageRequest::new().limit(limit).order(order);
             loop {
                 let page = check.store.list(filter.clone(), request).await.expect("list answers");
                 assert!(page.letters.len() <= limit as usize, "a page is no longer than asked for");
@@ -154,7 +154,7 @@ pub async fn a_record_that_dies_is_not_missed<F: StoreFixture>(check: Check<F>) 
                 assert!(pages < 100, "the walk does not end");
                 // As a program does that goes on later.
                 let next = next.to_string().parse().expect("a cursor can be read");
-                request = request.with_after(Some(next));
+                request = request.after(Some(next));
             }
             let missed = filter.ids.iter().filter(|id| !seen.contains(id)).count();
             assert_eq!(missed, 0, "of 12 letters, {order:?} in pages of {limit}");
@@ -168,7 +168,7 @@ pub async fn a_walk_from_the_newest_ends_with_what_came_meanwhile<F: StoreFixtur
     check: Check<F>,
 ) {
     let mut buried = ids(&check.bury(4).await);
-    let page = PageRequest::new().with_limit(2);
+    let page = PageRequest::new().limit(2);
     let first = check.store.list(Filter::new(), page).await.expect("list answers");
     let later: Vec<_> = (4..9).map(letter).collect();
     for letter in &later {
@@ -178,7 +178,7 @@ pub async fn a_walk_from_the_newest_ends_with_what_came_meanwhile<F: StoreFixtur
     let mut walked: Vec<_> = first.letters.iter().map(|letter| letter.id).collect();
     let mut next = first.next;
     while next.is_some() {
-        let page = check.store.list(Filter::new(), page.with_after(next)).await;
+        let page = check.store.list(Filter::new(), page.after(next)).await;
         let page = page.expect("list answers");
         walked.extend(page.letters.iter().map(|letter| letter.id));
         next = page.next;
@@ -192,11 +192,11 @@ pub async fn a_walk_from_the_newest_ends_with_what_came_meanwhile<F: StoreFixtur
 pub async fn a_cursor_outlives_its_letter<F: StoreFixture>(check: Check<F>) {
     let buried = ids(&check.bury(10).await);
     for order in [Order::OldestFirst, Order::NewestFirst] {
-        let request = PageRequest::new().with_limit(3).with_order(order);
+        let request = PageRequest::new().limit(3).order(order);
         let page = check.store.list(Filter::new(), request).await.expect("list answers");
         let last = page.letters[2].id;
         assert_eq!(check.delete(last).await.changed, 1);
-        let request = request.with_after(page.next).with_limit(100);
+        let request = request.after(page.next).limit(100);
         let rest = check.store.list(Filter::new(), request).await.expect("list answers");
         let mut expected = check.ids(&Filter::new(), order).await;
         expected.drain(..2);
@@ -210,7 +210,7 @@ pub async fn a_cursor_past_the_end_lists_nothing<F: StoreFixture>(check: Check<F
     check.bury_at_once(3).await;
     let id = LetterId::from_bytes([255; 16]);
     let end = Cursor::after(dlq_core::Timestamp::MAX, id);
-    let request = PageRequest::new().with_order(Order::OldestFirst).with_after(Some(end));
+    let request = PageRequest::new().order(Order::OldestFirst).after(Some(end));
     let page = check.store.list(Filter::new(), request).await.expect("list answers");
     assert_eq!((page.letters.len(), page.next), (0, None));
 }

@@ -159,7 +159,7 @@ pub async fn a_cleanup_may_delete_everything_old<F: StoreFixture>(check: Check<F
     check.bury(3).await;
     check.replay().await;
     check.claim(1).await;
-    let cleanup = Cleanup::older_than(Duration::ZERO).with_unresolved();
+    let cleanup = Cleanup::older_than(Duration::ZERO).unresolved();
     assert_eq!(clean(&check, cleanup).await, 2);
     assert_eq!(check.count(Filter::new().with_status(Status::Replaying)).await, 1);
 }
@@ -199,10 +199,10 @@ pub async fn a_cleanup_keeps_to_its_filter<F: StoreFixture>(check: Check<F>) {
     let mut filter = Filter::new();
     filter.ids = ids[5..16].to_vec();
     check.tick().await;
-    let cleanup = Cleanup::older_than(Duration::ZERO).with_filter(filter).with_batch(3);
+    let cleanup = Cleanup::older_than(Duration::ZERO).filter(filter).batch(3);
     assert_eq!(clean(&check, cleanup).await, 11);
     let nothing = Filter::new().with_class(ErrorClass::Permanent);
-    let cleanup = Cleanup::older_than(Duration::ZERO).with_filter(nothing);
+    let cleanup = Cleanup::older_than(Duration::ZERO).filter(nothing);
     assert_eq!(clean(&check, cleanup).await, 0);
     assert_eq!(check.count(Filter::new()).await, 9);
 }
@@ -210,7 +210,7 @@ pub async fn a_cleanup_keeps_to_its_filter<F: StoreFixture>(check: Check<F>) {
 /// Every action of an operator is kept, with who, why, what and how many, newest first.
 pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(4).await;
-    let operation = check.start(OperationSpec::replay(Filter::new()).with_limit(2)).await;
+    let operation = check.start(OperationSpec::replay(Filter::new()).limit(2)).await;
     check.control(&operation, Control::Pause).await;
     check.control(&operation, Control::Pause).await;
     check.control(&operation, Control::Resume).await;

@@ -125,7 +125,7 @@ pub fn keeps_any_letter<F: StoreFixture>(cases: u32) {
                 if letters.iter().enumerate().all(|(m, other)| m == n || other.id != letter.id) {
                     let found = check.get(letter.id).await;
                     assert_eq!(written(&found), written(letter));
-                    let alone = Filter::new().with_id(letter.id).with_error(letter.error());
+                    let alone = Filter::new().with_id(letter.id).error(letter.error());
                     let listed = check.list(&alone, Order::NewestFirst, 2).await;
                     assert_eq!(listed, [found.summary()]);
                 }
@@ -168,7 +168,7 @@ pub async fn agrees_with_model<S: Store>(
     dedup: bool,
     steps: &[Step],
 ) {
-    let model = MemoryStore::new().with_clock(clock.shared()).with_dedup(dedup);
+    let model = MemoryStore::new().clock(clock.shared()).dedup(dedup);
     let mut one = Side { store: &model, claims: Vec::new(), operations: Vec::new() };
     let mut other = Side { store, claims: Vec::new(), operations: Vec::new() };
     for (number, step) in steps.iter().enumerate() {
@@ -286,8 +286,8 @@ impl<S: Store> Side<'_, S> {
             }
             Step::Start(who, limit, canary, pace, cap) => {
                 let mut spec = OperationSpec::replay(Filter::new())
-                    .with_canary(u32::from(*canary))
-                    .with_max_replays(u32::from(*cap));
+                    .canary(u32::from(*canary))
+                    .max_replays(u32::from(*cap));
                 spec.filter.consumers.extend(who.map(consumer));
                 spec.limit = limit.map(u64::from);
                 spec.pace = Pace::per_second(u32::from(*pace));
@@ -310,9 +310,9 @@ impl<S: Store> Side<'_, S> {
             }
             Step::Schedule(who, batch) => {
                 let schedule = Schedule::enabled()
-                    .with_every(Duration::from_secs(1))
-                    .with_batch(u32::from(*batch))
-                    .with_max_retries(3);
+                    .every(Duration::from_secs(1))
+                    .batch(u32::from(*batch))
+                    .max_retries(3);
                 let run = ScheduleRun { consumer: consumer(*who), schedule };
                 format!("{:?}", self.store.run_schedule(run).await.expect("run_schedule answers"))
             }
@@ -331,7 +331,7 @@ impl<S: Store> Side<'_, S> {
 
     /// Everything that can be asked for, each as text.
     async fn everything(&self) -> Vec<String> {
-        let request = PageRequest::new().with_order(Order::OldestFirst).with_limit(1_000);
+        let request = PageRequest::new().order(Order::OldestFirst).limit(1_000);
         let page = self.store.list(Filter::new(), request).await.expect("list answers");
         let mut all = Vec::new();
         for summary in page.letters {

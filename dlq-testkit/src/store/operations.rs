@@ -47,15 +47,15 @@ pub async fn a_plan_changes_nothing<F: StoreFixture>(check: Check<F>) {
 /// A plan and the operation that follows agree, limit and order included.
 pub async fn a_plan_and_its_operation_agree<F: StoreFixture>(check: Check<F>) {
     let letters: Vec<_> = check.bury(6).await.iter().map(|letter| letter.id).collect();
-    let mut spec = all().with_limit(2);
+    let mut spec = all().limit(2);
     spec.order = Order::NewestFirst;
     let plan = check.store.plan(spec.clone()).await.expect("plan answers");
     let operation = check.start(spec).await;
     assert_eq!((plan.count, operation.progress.total), (2, 2));
     assert_eq!(frozen(&check, &operation).await, [letters[5], letters[4]]);
-    let oldest = check.start(all().with_limit(3)).await;
+    let oldest = check.start(all().limit(3)).await;
     assert_eq!(frozen(&check, &oldest).await, letters[..3]);
-    assert_eq!(check.start(all().with_limit(0)).await.progress.total, 0);
+    assert_eq!(check.start(all().limit(0)).await.progress.total, 0);
 }
 
 /// Starting freezes the set: every letter has a place in it, and none is sent yet.
@@ -88,7 +88,7 @@ pub async fn letters_that_arrive_later_are_not_sent<F: StoreFixture>(check: Chec
 /// Two operations never hold the same letter (G6).
 pub async fn two_operations_never_share_a_letter<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;
-    let first = check.start(all().with_limit(2)).await;
+    let first = check.start(all().limit(2)).await;
     let second = check.replay().await;
     assert_eq!((first.progress.total, second.progress.total), (2, 1));
     assert_eq!(check.claim(10).await.len(), 3);
@@ -96,7 +96,7 @@ pub async fn two_operations_never_share_a_letter<F: StoreFixture>(check: Check<F
 
 /// An operation without letters is complete at once.
 pub async fn an_empty_operation_is_complete<F: StoreFixture>(check: Check<F>) {
-    let operation = check.start(all().with_canary(5)).await;
+    let operation = check.start(all().canary(5)).await;
     assert_eq!(operation.state, OperationState::Completed);
     assert_eq!(operation.progress, Progress::default());
     assert!(check.items(&operation).await.is_empty());
@@ -129,7 +129,7 @@ pub async fn due_letters_come_before_released_ones<F: StoreFixture>(check: Check
 /// Two operations together release no more than a claimer can take; the one started first goes first.
 pub async fn two_operations_share_the_room<F: StoreFixture>(check: Check<F>) {
     check.bury(6).await;
-    let first = check.start(all().with_limit(3)).await;
+    let first = check.start(all().limit(3)).await;
     let second = check.replay().await;
     assert_eq!(check.claim(4).await.len(), 4);
     let released = async |operation: &Operation| {
@@ -188,7 +188,7 @@ pub async fn a_letter_can_be_replayed_again<F: StoreFixture>(check: Check<F>) {
 /// Replaying ends: past the cap a letter is set aside instead of sent (G7).
 pub async fn a_letter_past_the_cap_is_quarantined<F: StoreFixture>(check: Check<F>) {
     let letter = check.bury(1).await.remove(0);
-    let capped = || all().with_max_replays(2);
+    let capped = || all().max_replays(2);
     for _ in 0..2 {
         check.start(capped()).await;
         let claim = check.claim_one().await;
@@ -212,7 +212,7 @@ pub async fn a_letter_past_the_cap_is_quarantined<F: StoreFixture>(check: Check<
 pub async fn a_cap_of_zero_is_none<F: StoreFixture>(check: Check<F>) {
     check.bury(1).await;
     for _ in 0..12 {
-        check.start(all().with_max_replays(0)).await;
+        check.start(all().max_replays(0)).await;
         let claim = check.claim_one().await;
         check.die(&claim).await;
     }
@@ -224,7 +224,7 @@ pub async fn the_cap_uses_up_no_room<F: StoreFixture>(check: Check<F>) {
     check.start(OperationSpec::replay(Filter::new().with_id(letters[0].id))).await;
     let claim = check.claim_one().await;
     check.die(&claim).await;
-    check.start(all().with_max_replays(1)).await;
+    check.start(all().max_replays(1)).await;
     let claimed: Vec<_> = check.claim(2).await.iter().map(|claim| claim.letter.id).collect();
     assert_eq!(claimed, [letters[1].id, letters[2].id]);
 }
@@ -357,7 +357,7 @@ pub async fn pausing_holds_the_rest<F: StoreFixture>(check: Check<F>) {
 /// Asking for the state it has changes nothing; one that has ended cannot be steered.
 pub async fn an_ended_operation_cannot_be_steered<F: StoreFixture>(check: Check<F>) {
     check.bury(2).await;
-    let operation = check.start(all().with_limit(1)).await;
+    let operation = check.start(all().limit(1)).await;
     let same = check.control(&operation, Control::Resume).await;
     assert_eq!(same, operation);
     let cancelled = check.control(&operation, Control::Cancel).await;

@@ -10,7 +10,7 @@ use super::{Check, StoreFixture};
 use crate::fixtures::CONSUMER;
 
 fn canary(count: u32) -> OperationSpec {
-    OperationSpec::replay(Filter::new()).with_canary(count)
+    OperationSpec::replay(Filter::new()).canary(count)
 }
 
 /// Only the canary is sent until its outcome is known; when it succeeds, the rest follows.
@@ -106,7 +106,7 @@ pub async fn a_rate_is_kept<F: StoreFixture>(check: Check<F>) {
     }
     check.bury(100).await;
     let pace = Pace::per_second(10).expect("it is above zero");
-    check.start(OperationSpec::replay(Filter::new()).with_pace(pace)).await;
+    check.start(OperationSpec::replay(Filter::new()).pace(pace)).await;
     let mut claimed = check.claim(100).await.len();
     assert_eq!(claimed, 1, "the first goes at once");
     for step in 1..=40_usize {
@@ -124,7 +124,7 @@ pub async fn a_rate_does_not_save_up<F: StoreFixture>(check: Check<F>) {
     }
     check.bury(100).await;
     let pace = Pace::per_second(100).expect("it is above zero");
-    check.start(OperationSpec::replay(Filter::new()).with_pace(pace)).await;
+    check.start(OperationSpec::replay(Filter::new()).pace(pace)).await;
     check.pass(Duration::from_secs(3_600)).await;
     let mut claimed = 0;
     for _ in 0..20 {
@@ -146,7 +146,7 @@ pub async fn a_rate_is_not_used_up_in_vain<F: StoreFixture>(check: Check<F>) {
         check.put_one(&letter).await;
     }
     let pace = Pace::per_second(100).expect("it is above zero");
-    check.start(OperationSpec::replay(Filter::new()).with_pace(pace)).await;
+    check.start(OperationSpec::replay(Filter::new()).pace(pace)).await;
     check.pass(Duration::from_secs(60)).await;
     assert_eq!(check.claim(100).await.len(), 3);
     let audit = || dlq_core::store::ClaimRequest::due(["audit.write"], 100, check.lease());
@@ -158,7 +158,7 @@ pub async fn a_rate_is_not_used_up_in_vain<F: StoreFixture>(check: Check<F>) {
 pub async fn the_next_release_can_be_waited_for<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;
     let pace = Pace::per_second(10).expect("it is above zero");
-    let operation = check.start(OperationSpec::replay(Filter::new()).with_pace(pace)).await;
+    let operation = check.start(OperationSpec::replay(Filter::new()).pace(pace)).await;
     let claim = check.claim_one().await;
     check.succeed(&claim).await;
     assert_eq!(check.operation(&operation).await.progress.with_outcome(ItemOutcome::Queued), 2);

@@ -30,7 +30,7 @@ pub async fn a_restored_letter_is_what_it_was<F: StoreFixture>(check: Check<F>) 
     let ids: Vec<_> = check.bury(8).await.iter().map(|letter| letter.id).collect();
     check.mark(ids[0], Mark::Quarantined).await;
     check.mark(ids[1], Mark::Resolved).await;
-    check.start(OperationSpec::replay(Filter::new()).with_limit(2)).await;
+    check.start(OperationSpec::replay(Filter::new()).limit(2)).await;
     let claims = check.claim(2).await;
     check.succeed(&claims[0]).await;
     check.die(&claims[1]).await;

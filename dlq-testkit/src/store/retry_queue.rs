@@ -113,8 +113,8 @@ pub async fn a_record_that_dies_is_as_old_as_its_death<F: StoreFixture>(check: C
             assert_eq!(check.put_one(&letter).await, Receipt::Reopened);
         }
     }
-    assert_eq!(check.count(Filter::new().with_since(middle)).await, 2);
-    assert_eq!(check.count(Filter::new().with_until(middle)).await, 0);
+    assert_eq!(check.count(Filter::new().since(middle)).await, 2);
+    assert_eq!(check.count(Filter::new().until(middle)).await, 0);
     let state = check.state(claimed).await;
     assert!(state.created_at > before);
     check.tick().await;

@@ -12,7 +12,7 @@ use crate::fixtures::{CONSUMER, letter};
 const EVERY: Duration = Duration::from_millis(500);
 
 fn schedule() -> Schedule {
-    Schedule::enabled().with_every(EVERY)
+    Schedule::enabled().every(EVERY)
 }
 
 async fn run<F: StoreFixture>(check: &Check<F>, schedule: Schedule) -> (u64, Duration) {
@@ -43,16 +43,16 @@ pub async fn a_run_makes_letters_due<F: StoreFixture>(check: Check<F>) {
 /// It runs once per interval, whoever asks and however often.
 pub async fn it_runs_once_per_interval<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;
-    assert_eq!(run(&check, schedule().with_batch(1)).await, (1, EVERY));
+    assert_eq!(run(&check, schedule().batch(1)).await, (1, EVERY));
     check.pass(EVERY / 4).await;
-    let (count, left) = run(&check, schedule().with_batch(1)).await;
+    let (count, left) = run(&check, schedule().batch(1)).await;
     assert_eq!(count, 0);
     assert!(left <= EVERY * 3 / 4, "{left:?}");
     if check.controls_time() {
         assert_eq!(left, EVERY * 3 / 4);
     }
     check.pass(EVERY).await;
-    assert_eq!(run(&check, schedule().with_batch(1)).await.0, 1);
+    assert_eq!(run(&check, schedule().batch(1)).await.0, 1);
 }
 
 /// Each consumer has its own interval and its own letters.
@@ -70,7 +70,7 @@ pub async fn each_consumer_has_its_own_schedule<F: StoreFixture>(check: Check<F>
 /// A batch takes the oldest.
 pub async fn a_batch_takes_the_oldest<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(5).await;
-    assert_eq!(run(&check, schedule().with_batch(2)).await.0, 2);
+    assert_eq!(run(&check, schedule().batch(2)).await.0, 2);
     let claimed: Vec<_> = check.claim(10).await.iter().map(|claim| claim.letter.id).collect();
     assert_eq!(claimed, [letters[0].id, letters[1].id]);
 }
@@ -82,13 +82,13 @@ pub async fn permanent_errors_are_left_alone<F: StoreFixture>(check: Check<F>) {
     check.put_one(&permanent).await;
     assert_eq!(run(&check, schedule()).await.0, 0);
     check.pass(EVERY).await;
-    assert_eq!(run(&check, schedule().with_all_classes()).await.0, 1);
+    assert_eq!(run(&check, schedule().all_classes()).await.0, 1);
 }
 
 /// A letter that reached the cap stays visible and is skipped; it does not take another's place.
 pub async fn a_letter_at_the_cap_is_skipped<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(2).await;
-    let capped = || schedule().with_max_retries(1).with_batch(1);
+    let capped = || schedule().max_retries(1).batch(1);
     assert_eq!(run(&check, capped()).await.0, 1);
     let claim = check.claim_one().await;
     check.die(&claim).await;

@@ -29,14 +29,14 @@ struct Sending<'c, F: StoreFixture> {
 
 impl<'c, F: StoreFixture> Sending<'c, F> {
     fn new(check: &'c Check<F>) -> Self {
-        let broker = MemoryBroker::new().with_stream("orders");
+        let broker = MemoryBroker::new().stream("orders");
         let outbox = FaultyOutbox::new(MemoryOutbox::new(&broker).sender("first"));
         Self { check, broker, outbox }
     }
 
     async fn start(&self) -> Operation {
         let clusters = [Cluster::new("memory", "default")];
-        let spec = OperationSpec::replay(Filter::new()).with_target(Target::Origin, clusters);
+        let spec = OperationSpec::replay(Filter::new()).target(Target::Origin, clusters);
         self.check.start(spec).await
     }
 

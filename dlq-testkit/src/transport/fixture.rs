@@ -71,7 +71,7 @@ impl TransportFixture for MemoryFixture {
     async fn fresh(check: &'static str) -> Self {
         let start = Timestamp::from_millis(1_790_000_000_000);
         let clock: SharedClock = std::sync::Arc::new(TokioClock::starting_at(start));
-        let broker = MemoryBroker::new().with_stream(check).with_clock(clock.clone());
+        let broker = MemoryBroker::new().stream(check).clock(clock.clone());
         Self { broker, clock }
     }
 

@@ -24,7 +24,7 @@ impl AuditLayer {
     }
 
     /// Sets the clock that rows are timed by. Defaults to the machine's.
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }

@@ -26,7 +26,7 @@ impl CatchPanicLayer {
     }
 
     /// Sets the clock that failures are timed by. Defaults to the machine's.
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock.into();
         self
     }

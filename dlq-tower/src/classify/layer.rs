@@ -44,14 +44,14 @@ impl<C> ClassifyLayer<C> {
     }
 
     /// Sets the clock that failures are timed by. Defaults to the machine's.
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock.into();
         self
     }
 
     /// Sets where the handler stands in the source, for failures that do not say where they arose. Defaults to
     /// nothing.
-    pub fn with_location(mut self, location: &'static str) -> Self {
+    pub fn location(mut self, location: &'static str) -> Self {
         self.location = Some(location);
         self
     }

@@ -127,8 +127,8 @@ impl<From> ConsumerBuilder<From> {
         let naming: Arc<dyn Naming> = Arc::new(HandlerNames(handler.clone()));
         let names = Arc::clone(&naming);
         let complete = move |routing: DeadLetterLayer, audit: AuditLayer, recorder: Recorder| {
-            let routed = routing.with_recorder(recorder.clone()).layer(handler);
-            let counted = MetricsLayer::new().with_recorder(recorder).layer(audit.layer(routed));
+            let routed = routing.recorder(recorder.clone()).layer(handler);
+            let counted = MetricsLayer::new().recorder(recorder).layer(audit.layer(routed));
             let stack = TraceLayer::new().layer(counted);
             Program::new(Arc::new(stack), names)
         };
@@ -400,7 +400,7 @@ impl ConsumerBuilder {
             store.as_ref().map(queue)
         };
         let (noting, writer) = match store.clone().filter(|_| self.audit).map(audit) {
-            Some((layer, writer)) => (layer.with_clock(clock.clone()), Some(writer)),
+            Some((layer, writer)) => (layer.clock(clock.clone()), Some(writer)),
             None => (AuditLayer::off(), None),
         };
         let (mut program, queue) = match work {
@@ -414,7 +414,7 @@ impl ConsumerBuilder {
                 let Some(sink) = sink.or_else(|| store.clone().map(BoxSink::new)) else {
                     return Err(missing_sink());
                 };
-                let mut layer = DeadLetterLayer::new(sink).with_clock(clock);
+                let mut layer = DeadLetterLayer::new(sink).clock(clock);
                 if let Some(retry_queue) = retry_queue {
                     layer = layer.retry_queue(retry_queue);
                 } else if let (Some(store), Some(queue)) = (&store, &queue) {

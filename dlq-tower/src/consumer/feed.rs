@@ -386,7 +386,7 @@ mod tests {
     }
 
     fn asked(then: Then) -> (usize, Option<std::thread::Result<Fetched>>) {
-        let broker = MemoryBroker::new().with_stream("work");
+        let broker = MemoryBroker::new().stream("work");
         for _ in 0..5 {
             broker.publish(Message::new("work", "x"));
         }
@@ -403,7 +403,7 @@ mod tests {
 
     /// The first message of five, room for so many, and where the source comes back to.
     async fn lent(room: usize) -> (Batch, oneshot::Receiver<Box<dyn Feed>>) {
-        let broker = MemoryBroker::new().with_stream("work");
+        let broker = MemoryBroker::new().stream("work");
         for _ in 0..5 {
             broker.publish(Message::new("work", "x"));
         }
@@ -451,7 +451,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_source_keeps_what_it_holds_while_there_is_no_room_for_more() {
-        let broker = MemoryBroker::new().with_stream("work");
+        let broker = MemoryBroker::new().stream("work");
         broker.publish(Message::new("work", "x"));
         let (kept, room) = (Arc::new(AtomicU64::new(0)), Arc::new(Room::new(1)));
         let (received, mut batches) = mpsc::unbounded_channel();

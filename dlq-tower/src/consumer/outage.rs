@@ -55,32 +55,32 @@ impl OutagePolicy {
     }
 
     /// Sets from which share of transient failures on it is an outage. Defaults to 0.8.
-    pub const fn with_ratio(mut self, ratio: f64) -> Self {
+    pub const fn ratio(mut self, ratio: f64) -> Self {
         self.ratio = ratio;
         self
     }
 
     /// Sets how many messages must have ended within the window. Defaults to 50.
-    pub const fn with_minimum(mut self, minimum: u32) -> Self {
+    pub const fn minimum(mut self, minimum: u32) -> Self {
         self.minimum = minimum;
         self
     }
 
     /// Sets how far back is looked. Defaults to 30 s.
-    pub const fn with_window(mut self, window: Duration) -> Self {
+    pub const fn window(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
     /// Sets the first pause and the longest one. Defaults to 5 s and 5 min.
-    pub const fn with_pause(mut self, first: Duration, longest: Duration) -> Self {
+    pub const fn pause(mut self, first: Duration, longest: Duration) -> Self {
         self.pause = first;
         self.max_pause = longest;
         self
     }
 
     /// Sets how many different messages are tried after a pause. Defaults to 3.
-    pub const fn with_probes(mut self, probes: u32) -> Self {
+    pub const fn probes(mut self, probes: u32) -> Self {
         self.probes = probes;
         self
     }

@@ -88,7 +88,7 @@ impl Consumer {
     ///     .handler(handler("billing", || async {}).build()?)
     ///     .open()
     ///     .await?;
-    /// consumer.run(broker.with_stream("orders").idle("billing")).await;
+    /// consumer.run(broker.stream("orders").idle("billing")).await;
     /// # Ok(()) }
     /// ```
     pub fn on<C, T>(transport: T, client: &C) -> ConsumerBuilder<Described>

@@ -116,13 +116,13 @@ impl DeadLetterLayer {
     }
 
     /// Sets the clock for times of death and due times. Defaults to the machine's.
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
 
     /// Sets what counts letters. Defaults to a recorder of its own.
-    pub fn with_recorder(mut self, recorder: Recorder) -> Self {
+    pub fn recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = recorder;
         self
     }

@@ -347,19 +347,19 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
 
         let mut classify = ClassifyLayer::new(Judge(classifier));
         if let Some(location) = settings.location {
-            classify = classify.with_location(location);
+            classify = classify.location(location);
         }
         let mut guard = CatchPanicLayer::new().policy(policy.panic());
         let mut limit = timeout.map(TimeoutLayer::new);
         let mut retry = RetryLayer::new(policy.clone())
             .consumer(Arc::clone(&name))
             .in_process_delays(settings.in_process_delays.clone())
-            .with_recorder(settings.recorder.clone());
+            .recorder(settings.recorder.clone());
         if let Some(clock) = clock {
-            classify = classify.with_clock(clock.clone());
-            guard = guard.with_clock(clock.clone());
-            limit = limit.map(|limit| limit.with_clock(clock.clone()));
-            retry = retry.with_clock(clock);
+            classify = classify.clock(clock.clone());
+            guard = guard.clock(clock.clone());
+            limit = limit.map(|limit| limit.clock(clock.clone()));
+            retry = retry.clock(clock);
         }
 
         let function = classify.layer(service::service(function, state));

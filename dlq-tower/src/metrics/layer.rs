@@ -16,7 +16,7 @@ impl MetricsLayer {
     }
 
     /// Sets the recorder. Defaults to one of its own.
-    pub fn with_recorder(mut self, recorder: Recorder) -> Self {
+    pub fn recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = recorder;
         self
     }

@@ -20,8 +20,8 @@
 //! use dlq_tower::retry::RetryLayer;
 //!
 //! let recorder = Recorder::new();
-//! let metrics = MetricsLayer::new().with_recorder(recorder.clone());
-//! let retry = RetryLayer::never().with_recorder(recorder);
+//! let metrics = MetricsLayer::new().recorder(recorder.clone());
+//! let retry = RetryLayer::never().recorder(recorder);
 //! # let _ = (metrics, retry);
 //! ```
 //!

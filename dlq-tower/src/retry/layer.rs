@@ -52,13 +52,13 @@ impl RetryLayer {
     }
 
     /// Sets the clock for failures that carry no time. Defaults to the machine's.
-    pub fn with_clock(mut self, clock: SharedClock) -> Self {
+    pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
 
     /// Sets what counts failed attempts. Defaults to a recorder of its own.
-    pub fn with_recorder(mut self, recorder: Recorder) -> Self {
+    pub fn recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = recorder;
         self
     }

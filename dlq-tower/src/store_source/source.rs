@@ -173,7 +173,7 @@ impl<C: Claims + Clone> StoreSource<C> {
         // A request without names would claim everybody's.
         let limit = if self.names.is_empty() { 0 } else { limit };
         let request = ClaimRequest::due(self.names.iter().map(String::as_str), limit, self.lease)
-            .with_owner(self.owner.as_str());
+            .owner(self.owner.as_str());
         let claims = self.finisher.claims().clone();
         Box::pin(async move { claims.claim(request).await })
     }

@@ -67,7 +67,7 @@ async fn an_outage_may_pause_for_ever() {
         Err::<(), _>(HandlerError::msg("connection refused"))
     });
     let work = work.policy(policy(1, SECOND)).clock(store.clock.clone()).build().unwrap();
-    let protection = OutagePolicy::new().with_minimum(1).with_pause(Duration::MAX, Duration::MAX);
+    let protection = OutagePolicy::new().minimum(1).pause(Duration::MAX, Duration::MAX);
     let consumer = Consumer::builder(broker.source())
         .handler(work)
         .dead_letters(store.clone())
@@ -111,8 +111,7 @@ async fn g4_a_line_of_one_key_survives_an_outage() {
     });
     let key = |delivery: &Delivery| delivery.message().key().cloned();
     let work = work.policy(policy(3, 600 * SECOND)).clock(store.clock.clone()).order_by(key);
-    let protection =
-        OutagePolicy::new().with_minimum(2).with_probes(1).with_pause(5 * SECOND, 40 * SECOND);
+    let protection = OutagePolicy::new().minimum(2).probes(1).pause(5 * SECOND, 40 * SECOND);
     let consumer = Consumer::builder(broker.source())
         .handler(work.build().unwrap())
         .dead_letters(store.clone())

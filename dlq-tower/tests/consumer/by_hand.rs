@@ -134,9 +134,9 @@ async fn g10_an_outage_buries_nothing_of_a_stack_composed_by_hand() {
         .layer(RetryLayer::never())
         .layer(ClassifyLayer::derived())
         .service(service_fn(|_: Delivery| async { Err::<(), _>(Refused) }));
-    let protection = OutagePolicy::new().with_minimum(10).with_ratio(0.5);
+    let protection = OutagePolicy::new().minimum(10).ratio(0.5);
     let consumer = Consumer::builder(broker.source()).stack(stack, "orders.handle");
-    let consumer = consumer.outage(protection.with_pause(SECOND, SECOND)).max_in_flight(8);
+    let consumer = consumer.outage(protection.pause(SECOND, SECOND)).max_in_flight(8);
     let consumer = consumer.build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);

@@ -48,10 +48,10 @@ async fn numbers_that_make_no_sense_are_refused() {
     assert!(refused(source().max_in_flight(0)).contains("max_in_flight is 0"));
     assert!(refused(source().suspect_after(1)).contains("suspect_after is 1"));
     let outage = |policy| refused(source().outage(policy));
-    assert!(outage(OutagePolicy::new().with_ratio(0.0)).contains("outage.ratio is 0"));
-    assert!(outage(OutagePolicy::new().with_ratio(f64::NAN)).contains("outage.ratio is NaN"));
-    assert!(outage(OutagePolicy::new().with_probes(0)).contains("outage.probes is 0"));
-    let pause = OutagePolicy::new().with_pause(2 * SECOND, SECOND);
+    assert!(outage(OutagePolicy::new().ratio(0.0)).contains("outage.ratio is 0"));
+    assert!(outage(OutagePolicy::new().ratio(f64::NAN)).contains("outage.ratio is NaN"));
+    assert!(outage(OutagePolicy::new().probes(0)).contains("outage.probes is 0"));
+    let pause = OutagePolicy::new().pause(2 * SECOND, SECOND);
     assert!(outage(pause).contains("outage.max_pause (1s) is below outage.pause (2s)"));
 }
 

@@ -35,7 +35,7 @@ impl Store {
     pub(crate) fn new() -> Self {
         let clock = clock();
         Self {
-            inner: MemoryStore::new().with_clock(Arc::clone(&clock)),
+            inner: MemoryStore::new().clock(Arc::clone(&clock)),
             clock,
             faults: Arc::default(),
             calls: Arc::default(),

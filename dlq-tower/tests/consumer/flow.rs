@@ -282,7 +282,7 @@ async fn g10_a_claim_in_flight_elsewhere_is_waited_for_uncounted() {
     use dlq_core::idempotency::{BoxIdempotency, Idempotency};
 
     let (broker, store) = (Broker::with(1), Store::new());
-    let claims = BoxIdempotency::new(MemoryIdempotency::new().with_clock(store.clock.clone()));
+    let claims = BoxIdempotency::new(MemoryIdempotency::new().clock(store.clock.clone()));
     let lease = 30 * SECOND;
     let _claimed = claims.claim("orders.handle".into(), "k".into(), lease).await.unwrap();
     let work = handler("orders.handle", |delivery: Delivery| async move {

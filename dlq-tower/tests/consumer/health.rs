@@ -190,7 +190,7 @@ async fn the_schedule_runs_by_the_clock_of_the_store() {
     for hours in [0, 2] {
         let (broker, store) = (Broker::with(1), Store::new());
         let now = store.clock.now().before(3600 * SECOND).after(hours * 3600 * SECOND);
-        let schedule = Schedule::enabled().with_every(60 * SECOND);
+        let schedule = Schedule::enabled().every(60 * SECOND);
         let consumer = consumer(&broker, &store).schedule(schedule);
         let consumer = consumer.clock(Arc::new(TokioClock::starting_at(now))).build().unwrap();
         let running = Running::start(consumer);

@@ -34,7 +34,7 @@ pub(crate) struct Durable {
 
 impl Durable {
     pub(crate) fn new(answers_after: Duration) -> Self {
-        let memory = MemoryIdempotency::new().with_clock(clock());
+        let memory = MemoryIdempotency::new().clock(clock());
         Self {
             memory,
             answers_after,

@@ -15,7 +15,7 @@ use crate::support::{Log, Running, SECOND, clock, policy, soon};
 #[tokio::test(start_paused = true)]
 async fn g1_records_of_several_handlers_come_back_to_their_group() {
     let clock = clock();
-    let broker = MemoryBroker::new().with_clock(clock.clone());
+    let broker = MemoryBroker::new().clock(clock.clone());
     for subject in ["orders.created", "payments.made"] {
         broker.publish(Message::new(subject, "{}"));
     }
@@ -57,7 +57,7 @@ async fn g1_records_of_several_handlers_come_back_to_their_group() {
 /// With one group nobody has to name it; where it cannot be told, nothing is written to a place that nobody reads.
 #[tokio::test(start_paused = true)]
 async fn the_group_of_a_record_is_the_one_that_has_the_message() {
-    let broker = MemoryBroker::new().with_clock(clock());
+    let broker = MemoryBroker::new().clock(clock());
     broker.publish(Message::new("orders", "{}"));
     let mut source = broker.source("billing");
     let (delivery, _held) = dlq_core::Source::next(&mut source).await.unwrap().unwrap();

@@ -34,7 +34,7 @@ fn consumer(broker: &MemoryBroker, store: &MemoryStore) -> ConsumerBuilder {
 }
 
 fn feed() -> MemoryBroker {
-    let broker = MemoryBroker::new().with_stream("orders").with_clock(clock());
+    let broker = MemoryBroker::new().stream("orders").clock(clock());
     for n in 0..20 {
         broker.publish(
             Message::new("orders", if n % 2 == 0 { "good" } else { "bad" })

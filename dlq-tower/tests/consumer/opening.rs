@@ -177,7 +177,7 @@ async fn a_part_that_does_not_open_is_told_and_the_source_is_not_read() {
 #[tokio::test(start_paused = true)]
 async fn g1_the_dead_are_in_the_stream_of_the_transport() {
     let (broker, dead) = (MemoryBroker::new(), MemorySink::new());
-    let orders = broker.clone().with_stream("orders");
+    let orders = broker.clone().stream("orders");
     orders.publish(Message::new("orders.created", "1"));
     let failing = handler("billing", |_: Delivery| async { Err::<(), _>("refused") });
     let failing = failing.classify(|_: &&str| dlq_core::ErrorClass::Permanent).build().unwrap();

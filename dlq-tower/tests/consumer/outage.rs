@@ -19,7 +19,7 @@ use crate::keys::Durable;
 use crate::support::{Log, Running, SECOND, policy, position, soon};
 
 fn protection() -> OutagePolicy {
-    OutagePolicy::new().with_minimum(10).with_ratio(0.5).with_pause(5 * SECOND, 40 * SECOND)
+    OutagePolicy::new().minimum(10).ratio(0.5).pause(5 * SECOND, 40 * SECOND)
 }
 
 /// What the handlers depend on.
@@ -191,7 +191,7 @@ async fn attempts_at(keys: impl Idempotency + Clone) {
     let key = |delivery: &Delivery| position(delivery).to_string();
     let work = work.policy(policy(2, SECOND)).idempotency(keys).idempotency_key(key);
     let work = work.clock(store.clock.clone()).build().unwrap();
-    let outage = protection().with_ratio(1.0).with_probes(2);
+    let outage = protection().ratio(1.0).probes(2);
     let consumer = Consumer::builder(broker.source()).handler(work).dead_letters(store.clone());
     let consumer = consumer.clock(store.clock.clone()).outage(outage);
     let consumer = consumer.build().unwrap();
@@ -241,7 +241,7 @@ async fn nothing_is_fetched_during_a_pause() {
 async fn g10_a_stop_while_probes_are_out_buries_nothing() {
     let (broker, store, dependency) = (Broker::with(1), Store::new(), Dependency::default());
     let work = dependency.handler(RetryPolicy::never(), &store, None);
-    let consumer = consumer(&broker, &store, work).outage(protection().with_minimum(1));
+    let consumer = consumer(&broker, &store, work).outage(protection().minimum(1));
     let consumer = consumer.build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);
@@ -260,7 +260,7 @@ async fn g4_a_suspect_among_the_probes_does_not_hold_up_the_others() {
     broker.handed_out(0, 9);
     dependency.repair();
     let work = dependency.handler(RetryPolicy::never(), &store, Some(0));
-    let outage = protection().with_minimum(1).with_probes(2);
+    let outage = protection().minimum(1).probes(2);
     let consumer = consumer(&broker, &store, work).outage(outage).build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);
@@ -329,7 +329,7 @@ async fn without_protection_each_message_dies_of_its_own_attempts() {
 async fn the_automatic_schedule_waits_for_the_end_of_an_outage() {
     let (broker, store, dependency) = (Broker::with(40), Store::new(), Dependency::default());
     let work = dependency.handler(RetryPolicy::never(), &store, None);
-    let schedule = Schedule::enabled().with_every(60 * SECOND);
+    let schedule = Schedule::enabled().every(60 * SECOND);
     let consumer = consumer(&broker, &store, work).schedule(schedule).build().unwrap();
     let mut health = consumer.health();
     let running = Running::start(consumer);

@@ -19,8 +19,8 @@ use crate::support::{Running, clock, soon};
 
 #[tokio::test(start_paused = true)]
 async fn what_is_sent_back_and_handled_is_resolved_and_what_dies_again_failed() {
-    let broker = MemoryBroker::new().with_stream("orders").with_clock(clock());
-    let store = MemoryStore::new().with_clock(clock());
+    let broker = MemoryBroker::new().stream("orders").clock(clock());
+    let store = MemoryStore::new().clock(clock());
     let is_mended = Arc::new(AtomicBool::new(false));
     let mended = Arc::clone(&is_mended);
     let work = handler("orders.handle", move |delivery: Delivery| {
@@ -49,7 +49,7 @@ async fn what_is_sent_back_and_handled_is_resolved_and_what_dies_again_failed() 
     soon(letters(2, Status::Pending)).await;
     is_mended.store(true, Ordering::SeqCst);
     let spec = OperationSpec::replay(Filter::new())
-        .with_target(Target::Origin, [Cluster::new("memory", "default")]);
+        .target(Target::Origin, [Cluster::new("memory", "default")]);
     let operation = store.start(spec, Actor::new("ana")).await.unwrap();
     soon(letters(1, Status::Resolved)).await;
     let ended = async {

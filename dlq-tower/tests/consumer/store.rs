@@ -209,7 +209,7 @@ async fn g3_a_letter_that_waited_is_not_blamed_for_the_one_that_kills() {
 async fn the_automatic_schedule_sends_letters_back() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
     let work = failing(&log, &store, RetryPolicy::never(), 3);
-    let schedule = Schedule::enabled().with_every(3600 * SECOND);
+    let schedule = Schedule::enabled().every(3600 * SECOND);
     let consumer = consumer(&broker, &store, work).schedule(schedule);
     let running = Running::start(consumer.build().unwrap());
     until(&store, Status::Resolved).await;

@@ -295,7 +295,7 @@ async fn g3_crashes_of_what_is_given_back_are_not_forgotten() {
         let consumer = Consumer::builder(broker.source())
             .handler(work.derived().policy(policy(1, SECOND)).build().unwrap())
             // One failure is an outage, during which a message is given back.
-            .outage(OutagePolicy::new().with_minimum(1).with_probes(1))
+            .outage(OutagePolicy::new().minimum(1).probes(1))
             .dead_letters(store.clone());
         let running = Running::start(consumer.build().unwrap());
         broker.until_empty().await;

@@ -87,9 +87,9 @@ fn every_option_arrives() {
     let names: Vec<_> = stack.names().iter().map(ToString::to_string).collect();
     assert_eq!(names, ["payments.charge", "payments.bill", "billing"]);
     let backoff = Backoff::exponential(Duration::from_millis(200))
-        .with_factor(3.0)
-        .with_max(Duration::from_secs(2))
-        .with_jitter(Jitter::None);
+        .factor(3.0)
+        .max(Duration::from_secs(2))
+        .jitter(Jitter::None);
     let policy = RetryPolicy::new()
         .with_max_attempts(4)
         .with_max_crashes(2)

@@ -370,7 +370,7 @@ async fn after_a_dropped_wait(stack: &HandlerStack, journal: &Journal) -> Vec<St
 async fn who_is_dropped_while_waiting_takes_nothing_along() {
     let journal = Journal::default();
     let store = MemoryIdempotency::new()
-        .with_clock(Arc::new(TokioClock::starting_at(dlq_tower::core::Timestamp::EPOCH)));
+        .clock(Arc::new(TokioClock::starting_at(dlq_tower::core::Timestamp::EPOCH)));
     let stack = timed("a", &journal)
         .concurrency(2)
         .layer(ShareLayer::new(one_per_rate()))

@@ -70,7 +70,7 @@ async fn nor_is_what_a_future_clings_to() {
 async fn each_message_has_its_whole_timeout_and_its_own_claim() {
     let now = dlq_tower::core::Timestamp::from_millis(0);
     let clock = Arc::new(TokioClock::starting_at(now));
-    let store = MemoryIdempotency::new().with_clock(clock);
+    let store = MemoryIdempotency::new().clock(clock);
     let work = async |_: Delivery| tokio::time::sleep(Duration::from_secs(60)).await;
     let stack = handler("payments.charge", work)
         .timeout(Duration::from_secs(90))

@@ -19,7 +19,7 @@ use crate::support::*;
 async fn g1_what_confirmed_one_message_does_not_confirm_another_of_its_identity() {
     let sink = TestSink::default();
     let feed = TestSink::new([Put::Refuse(StoreErrorKind::Unavailable)]);
-    let layer = DeadLetterLayer::new(sink.clone()).feed("feed", feed).with_clock(clock());
+    let layer = DeadLetterLayer::new(sink.clone()).feed("feed", feed).clock(clock());
     let judge: fn(&Fail) -> Classification = judge;
     let inner = ClassifyLayer::new(judge).layer(Handler::always(bad()));
     let service = layer.layer(RetryLayer::never().layer(inner));

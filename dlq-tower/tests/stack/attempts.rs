@@ -18,7 +18,7 @@ use crate::support::*;
 
 #[tokio::test(start_paused = true)]
 async fn an_error_is_read_whole_and_timed() {
-    let layer = ClassifyLayer::derived().with_clock(clock()).with_location("src/pay.rs:7:1");
+    let layer = ClassifyLayer::derived().clock(clock()).location("src/pay.rs:7:1");
     let service = ServiceBuilder::new().layer(layer).service(service_fn(|_: Delivery| async {
         tokio::time::sleep(secs(2)).await;
         Err::<(), _>(bad())
@@ -118,7 +118,7 @@ async fn panics_outside_of_a_poll_are_caught_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_is_cut_off_in_time() {
-    let layer = TimeoutLayer::new(secs(10)).with_clock(clock());
+    let layer = TimeoutLayer::new(secs(10)).clock(clock());
     let handler = Handler::new([Act::Take(secs(11)), Act::Take(secs(9))]);
     let service =
         ServiceBuilder::new().layer(layer).layer(ClassifyLayer::new(judge)).service(handler);

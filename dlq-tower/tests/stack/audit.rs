@@ -20,7 +20,7 @@ async fn each_message_leaves_one_row() {
     tasks.spawn(writer.run(stop.clone()));
     let script = [Act::Succeed, Act::Fail(down()), Act::Fail(bad())];
     let service = ServiceBuilder::new()
-        .layer(layer.with_clock(clock()))
+        .layer(layer.clock(clock()))
         .layer(DeadLetterLayer::new(store.clone()))
         .layer(RetryLayer::new(policy(5, secs(1))))
         .layer(ClassifyLayer::new(judge))

@@ -22,7 +22,7 @@ type Stack = dlq_tower::dead_letter::DeadLetter<
 /// A stack whose handler always fails, with so many attempts and this delay.
 fn stack(layer: DeadLetterLayer, retry: RetryLayer, handler: Handler) -> Stack {
     let judge: fn(&Fail) -> dlq_core::Classification = judge;
-    let layer = layer.with_clock(clock());
+    let layer = layer.clock(clock());
     layer.layer(retry.layer(ClassifyLayer::new(judge).layer(handler)))
 }
 

@@ -15,7 +15,7 @@ use crate::support::*;
 async fn a_foreign_timeout_counts_as_a_transient_failure_of_this_attempt() {
     let handler = Handler::new([Act::Take(secs(60)), Act::Take(secs(60))]);
     let service = ServiceBuilder::new()
-        .layer(RetryLayer::new(policy(4, secs(1))).with_clock(clock()))
+        .layer(RetryLayer::new(policy(4, secs(1))).clock(clock()))
         .layer(tower::timeout::TimeoutLayer::new(secs(10)))
         .layer(ClassifyLayer::new(judge))
         .service(handler.clone());
@@ -48,7 +48,7 @@ async fn a_classified_failure_passes_through_a_foreign_box() {
 
 #[tokio::test(start_paused = true)]
 async fn foreign_layers_fit_between_any_of_ours() {
-    let store = dlq_core::idempotency::memory::MemoryIdempotency::new().with_clock(clock());
+    let store = dlq_core::idempotency::memory::MemoryIdempotency::new().clock(clock());
     let store = dlq_core::idempotency::BoxIdempotency::new(store);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::never())

@@ -31,7 +31,7 @@ fn once(layer: &IdempotencyLayer, handler: &Handler) -> Once {
 }
 
 fn memory() -> MemoryIdempotency {
-    MemoryIdempotency::new().with_clock(clock())
+    MemoryIdempotency::new().clock(clock())
 }
 
 /// Takes its time before each answer: not immediate.
@@ -279,7 +279,7 @@ impl Clock for Set {
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_set_back_makes_nobody_wait_longer_than_a_lease() {
     let clock = Arc::new(Set(Mutex::new(start())));
-    let store = MemoryIdempotency::new().with_clock(clock.clone());
+    let store = MemoryIdempotency::new().clock(clock.clone());
     let (layer, handler) = (keyed(&store), Handler::default());
     let service = once(&layer, &handler);
     let _held = claim(&store).await;

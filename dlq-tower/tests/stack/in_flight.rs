@@ -27,11 +27,7 @@ fn stack(
 + Clone
 + use<> {
     ServiceBuilder::new()
-        .layer(
-            RetryLayer::new(policy(3, secs(1)))
-                .with_clock(clock())
-                .in_process_delays(slots.clone()),
-        )
+        .layer(RetryLayer::new(policy(3, secs(1))).clock(clock()).in_process_delays(slots.clone()))
         .layer(ConcurrencyLayer::new(2))
         .layer(layer.clone())
         .layer(ClassifyLayer::new(judge))

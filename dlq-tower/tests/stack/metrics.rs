@@ -41,9 +41,9 @@ fn messages_are_counted_once_and_failures_each() {
             let recorder = Recorder::new();
             let script = [Act::Succeed, Act::Fail(down()), Act::Fail(down()), Act::Fail(bad())];
             let service = ServiceBuilder::new()
-                .layer(MetricsLayer::new().with_recorder(recorder.clone()))
-                .layer(DeadLetterLayer::new(TestSink::default()).with_recorder(recorder.clone()))
-                .layer(RetryLayer::new(policy(5, secs(1))).with_recorder(recorder))
+                .layer(MetricsLayer::new().recorder(recorder.clone()))
+                .layer(DeadLetterLayer::new(TestSink::default()).recorder(recorder.clone()))
+                .layer(RetryLayer::new(policy(5, secs(1))).recorder(recorder))
                 .layer(ClassifyLayer::new(judge))
                 .service(Handler::new(script));
             let _ = call(&service, delivery(1)).await.unwrap();

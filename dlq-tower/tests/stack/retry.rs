@@ -158,7 +158,7 @@ async fn attempts_of_earlier_deliveries_count_and_stay_in_the_history() {
 
 #[tokio::test(start_paused = true)]
 async fn the_delay_is_decided_by_policy_attempt_and_message_alone() {
-    let backoff = Backoff::exponential(secs(1)).with_max(secs(4)).with_jitter(Jitter::Full);
+    let backoff = Backoff::exponential(secs(1)).max(secs(4)).jitter(Jitter::Full);
     let policy = RetryPolicy::new().with_max_attempts(6).with_backoff(backoff);
     let mut pauses = Vec::new();
     let again = delivery(1).death(CONSUMER);

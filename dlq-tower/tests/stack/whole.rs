@@ -20,8 +20,8 @@ use crate::support::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_stack_of_every_layer_retries_buries_and_recognises() {
-    let store = MemoryStore::new().with_clock(clock());
-    let keys = MemoryIdempotency::new().with_clock(clock());
+    let store = MemoryStore::new().clock(clock());
+    let keys = MemoryIdempotency::new().clock(clock());
     let handler = Handler::new([
         // The first message: two setbacks, then success.
         Act::Fail(down()),
@@ -34,13 +34,13 @@ async fn a_stack_of_every_layer_retries_buries_and_recognises() {
     let service = ServiceBuilder::new()
         .layer(TraceLayer::new())
         .layer(MetricsLayer::new())
-        .layer(DeadLetterLayer::new(store.clone()).retry_queue(store.clone()).with_clock(clock()))
-        .layer(RetryLayer::new(policy(3, secs(1))).with_clock(clock()))
+        .layer(DeadLetterLayer::new(store.clone()).retry_queue(store.clone()).clock(clock()))
+        .layer(RetryLayer::new(policy(3, secs(1))).clock(clock()))
         .layer(ConcurrencyLayer::new(4))
         .layer(IdempotencyLayer::new(BoxIdempotency::new(keys), |d| d.message().key().cloned()))
-        .layer(TimeoutLayer::new(secs(10)).with_clock(clock()))
-        .layer(CatchPanicLayer::new().with_clock(clock()))
-        .layer(ClassifyLayer::derived().with_clock(clock()))
+        .layer(TimeoutLayer::new(secs(10)).clock(clock()))
+        .layer(CatchPanicLayer::new().clock(clock()))
+        .layer(ClassifyLayer::derived().clock(clock()))
         .service(handler.clone());
 
     let first = call(&service, delivery(1)).await.unwrap();

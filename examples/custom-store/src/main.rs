@@ -118,7 +118,7 @@ async fn send(Json(_number): Json<u32>) -> Result<(), io::Error> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let broker = MemoryBroker::new().with_stream("mail");
+    let broker = MemoryBroker::new().stream("mail");
     for text in ["1", "2", "three", "4", "five"] {
         broker.publish(Message::new("mail.new", text));
     }

@@ -36,7 +36,7 @@ async fn consumer(
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let broker = MemoryBroker::new().with_stream("mail");
+    let broker = MemoryBroker::new().stream("mail");
     for number in 0..10 {
         broker.publish(Message::new("mail.new", number.to_string()));
     }

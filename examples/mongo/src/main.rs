@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("MONGO_URL")
         .map_err(|_| "say where the letters go: MONGO_URL=mongodb://HOST/DATABASE")?;
     let store = MongoStore::open(url).await?;
-    let broker = MemoryBroker::new().with_stream("payments");
+    let broker = MemoryBroker::new().stream("payments");
     println!("{} messages in memory", feed::publish(&broker)?);
     consume(&broker, store).await
 }
@@ -60,7 +60,7 @@ async fn consume(broker: &MemoryBroker, store: MongoStore) -> Result<(), Box<dyn
         // A duplicate that comes while its first copy is being handled looks again when this has passed.
         .idempotency_lease(Duration::from_secs(1))
         .build()?;
-    let schedule = Schedule::enabled().with_every(Duration::from_secs(2)).with_batch(200);
+    let schedule = Schedule::enabled().every(Duration::from_secs(2)).batch(200);
     let consumer = Consumer::builder(broker.source(GROUP))
         .handler(charge)
         .dead_letters(store.clone())

@@ -43,7 +43,7 @@ async fn apply(
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let broker = MemoryBroker::new().with_stream("accounts");
+    let broker = MemoryBroker::new().stream("accounts");
     for number in 1..=3 {
         for account in ["ana", "ben"] {
             let payload = format!(r#"{{"account":"{account}","number":{number}}}"#);

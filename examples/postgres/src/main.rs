@@ -55,7 +55,7 @@ async fn consume<S: Source>(source: S, store: PostgresStore) -> Result<(), Box<d
     let bank = Bank::away_for(OUTAGE);
     let charge =
         charge::handler().with_state(bank.clone()).idempotency(store.idempotency()).build()?;
-    let schedule = Schedule::enabled().with_every(Duration::from_secs(2)).with_batch(200);
+    let schedule = Schedule::enabled().every(Duration::from_secs(2)).batch(200);
     let consumer = Consumer::builder(source)
         .handler(charge)
         .dead_letters(store.clone())

@@ -30,7 +30,7 @@ pub(crate) async fn publish_and_consume(store: PostgresStore) -> Result<(), Box<
             .key_header(nats::KEY);
         return consume(payments.source(&client).await?, store).await;
     }
-    let broker = MemoryBroker::new().with_stream("payments");
+    let broker = MemoryBroker::new().stream("payments");
     println!("{} messages in memory", memory::publish(&broker)?);
     consume(broker.source("payments"), store).await
 }

@@ -61,7 +61,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     payment::accept_amounts_as_text(repaired);
     let store = SqliteStore::open(FILE).await?;
     let provider = Provider::new(repaired);
-    let broker = MemoryBroker::new().with_stream("payments");
+    let broker = MemoryBroker::new().stream("payments");
     let messages = if repaired { 0 } else { feed::publish(&broker)? };
     let summary = Summary::begin(&store).await?;
 

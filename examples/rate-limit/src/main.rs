@@ -56,7 +56,7 @@ fn judge(error: &BoxError) -> ErrorClass {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (broker, store) = (MemoryBroker::new(), MemoryStore::new());
-    let payments = broker.clone().with_stream("payments");
+    let payments = broker.clone().stream("payments");
     let cards = std::iter::repeat_n("visa", 40).chain(["silent-bank"]);
     for (number, card) in (0..).zip(cards) {
         let subject = if number % 4 == 3 { "payments.refund" } else { "payments.charge" };

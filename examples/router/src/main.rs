@@ -29,7 +29,7 @@ async fn paid(Json(payment): Json<u32>) -> Result<(), std::io::Error> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let broker = MemoryBroker::new().with_stream("shop");
+    let broker = MemoryBroker::new().stream("shop");
     broker.publish(Message::new("orders.created", "1"));
     broker.publish(Message::new("orders.created", "2"));
     broker.publish(Message::new("orders.cancelled", "1"));

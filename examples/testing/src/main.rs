@@ -57,7 +57,7 @@ async fn consume(
     carrier: Carrier,
     payloads: &[&'static str],
 ) -> Result<DeadLetters, Box<dyn std::error::Error>> {
-    let broker = MemoryBroker::new().with_stream("orders");
+    let broker = MemoryBroker::new().stream("orders");
     for payload in payloads {
         broker.publish(Message::new("orders.created", *payload));
     }

@@ -27,7 +27,7 @@ async fn charge(Json(payment): Json<Payment>) -> Result<(), BadAmount> {
 
 async fn in_memory() -> Result<(), Box<dyn std::error::Error>> {
     let (broker, store) = (MemoryBroker::new(), MemoryStore::new());
-    let payments = broker.clone().with_stream("payments");
+    let payments = broker.clone().stream("payments");
     for cents in [5, -5, 7] {
         let body = format!(r#"{{"cents":{cents}}}"#);
         payments.publish(Message::new("payments.requested", body));

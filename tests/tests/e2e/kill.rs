@@ -44,7 +44,7 @@ fn run_with_kills(
 /// Every letter by message.
 async fn letters(store: &SqliteStore) -> BTreeMap<u64, Vec<DeadLetter>> {
     let mut found: BTreeMap<u64, Vec<DeadLetter>> = BTreeMap::new();
-    let all = store.list(Filter::new(), PageRequest::new().with_limit(10_000)).await.unwrap();
+    let all = store.list(Filter::new(), PageRequest::new().limit(10_000)).await.unwrap();
     for summary in all.letters {
         let letter = store.get(summary.id).await.unwrap().unwrap();
         let &Position::Offset(n) = letter.origin.position() else { panic!("{}", letter.origin) };

@@ -115,7 +115,7 @@ impl Backoff {
     }
 
     /// Sets the longest delay. Changes nothing for constant delays, ladders and custom ones.
-    pub fn with_max(mut self, cap: Duration) -> Self {
+    pub fn max(mut self, cap: Duration) -> Self {
         if let Self::Linear { max, .. }
         | Self::Exponential { max, .. }
         | Self::Decorrelated { max, .. } = &mut self
@@ -126,7 +126,7 @@ impl Backoff {
     }
 
     /// Sets how delays are spread. Changes nothing for decorrelated delays, ladders and custom ones.
-    pub fn with_jitter(mut self, spread: Jitter) -> Self {
+    pub fn jitter(mut self, spread: Jitter) -> Self {
         if let Self::Constant { jitter, .. }
         | Self::Linear { jitter, .. }
         | Self::Exponential { jitter, .. } = &mut self
@@ -137,7 +137,7 @@ impl Backoff {
     }
 
     /// Sets what an exponential delay is multiplied by. Changes nothing for others.
-    pub fn with_factor(mut self, by: f64) -> Self {
+    pub fn factor(mut self, by: f64) -> Self {
         if let Self::Exponential { factor, .. } = &mut self {
             *factor = by;
         }

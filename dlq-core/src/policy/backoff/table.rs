@@ -61,7 +61,7 @@ impl From<Table> for Backoff {
             Table::Exponential { initial, factor, max, jitter } => {
                 let backoff = Self::exponential(initial);
                 let backoff = match factor {
-                    Some(factor) => backoff.with_factor(factor),
+                    Some(factor) => backoff.factor(factor),
                     None => backoff,
                 };
                 (backoff, max, jitter)
@@ -72,10 +72,10 @@ impl From<Table> for Backoff {
             }
         };
         if let Some(cap) = cap {
-            backoff = backoff.with_max(cap);
+            backoff = backoff.max(cap);
         }
         if let Some(spread) = spread {
-            backoff = backoff.with_jitter(spread);
+            backoff = backoff.jitter(spread);
         }
         backoff
     }

@@ -154,15 +154,15 @@ impl FromStr for Backoff {
         );
         let mut result = backoff;
         if capped && let Some(max) = arguments.take("max", read_duration)? {
-            result = result.with_max(max);
+            result = result.max(max);
         }
         if spread && let Some(jitter) = arguments.take("jitter", read_jitter)? {
-            result = result.with_jitter(jitter);
+            result = result.jitter(jitter);
         }
         if matches!(result, Self::Exponential { .. })
             && let Some(factor) = arguments.take("factor", read_factor)?
         {
-            result = result.with_factor(factor);
+            result = result.factor(factor);
         }
         let result = arguments.finish(result)?;
         result.check()?;

@@ -24,7 +24,7 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 ///
 /// use dlq_kafka::DlqTopic;
 ///
-/// let topic = DlqTopic::of("orders").with_retention(Duration::from_secs(90 * 24 * 60 * 60)).with_replication(3);
+/// let topic = DlqTopic::of("orders").retention(Duration::from_secs(90 * 24 * 60 * 60)).replication(3);
 /// # let _ = topic;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,31 +47,31 @@ impl DlqTopic {
 
     /// The topic `<topic>.dlq` of this topic.
     pub fn of(topic: &str) -> Self {
-        Self::new().with_name(format!("{topic}.dlq"))
+        Self::new().name(format!("{topic}.dlq"))
     }
 
     /// Sets its name, in which `{topic}` stands for that of the consumer. Defaults to `{topic}.dlq`. Several topics can
     /// have one topic of dead letters.
-    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+    pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// Sets for how long letters are kept, as `retention.ms`. Defaults to 30 days.
-    pub fn with_retention(mut self, retention: Duration) -> Self {
+    pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
     }
 
     /// Sets how many partitions it is created with. Defaults to as many as the topic whose letters it keeps.
-    pub fn with_partitions(mut self, partitions: u16) -> Self {
+    pub fn partitions(mut self, partitions: u16) -> Self {
         self.partitions = Some(partitions);
         self
     }
 
     /// Sets on how many brokers it is kept when it is created. Defaults to what the brokers say
     /// (`default.replication.factor`); production wants 3.
-    pub fn with_replication(mut self, brokers: u16) -> Self {
+    pub fn replication(mut self, brokers: u16) -> Self {
         self.replication = Some(brokers);
         self
     }
@@ -128,20 +128,20 @@ impl RetryTopics {
     }
 
     /// Sets for how much longer than it may wait a record has to be kept. Defaults to 1 day.
-    pub fn with_margin(mut self, margin: Duration) -> Self {
+    pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = margin;
         self
     }
 
     /// Sets how many partitions they are created with. Defaults to as many as the consumer's topic.
-    pub fn with_partitions(mut self, partitions: u16) -> Self {
+    pub fn partitions(mut self, partitions: u16) -> Self {
         self.partitions = Some(partitions);
         self
     }
 
     /// Sets on how many brokers they are kept when they are created. Defaults to what the brokers say
     /// (`default.replication.factor`); production wants 3.
-    pub fn with_replication(mut self, brokers: u16) -> Self {
+    pub fn replication(mut self, brokers: u16) -> Self {
         self.replication = Some(brokers);
         self
     }
@@ -180,12 +180,12 @@ mod tests {
     fn topics_are_read_from_a_file() {
         let letters: DlqTopic =
             serde_json::from_str(r#"{"retention": "7d", "replication": 3}"#).unwrap();
-        assert_eq!(letters, DlqTopic::new().with_retention(7 * DAY).with_replication(3));
+        assert_eq!(letters, DlqTopic::new().retention(7 * DAY).replication(3));
         assert_eq!(letters.name_for("orders"), "orders.dlq");
         let named: DlqTopic = serde_json::from_str(r#"{"name": "dead", "partitions": 1}"#).unwrap();
         assert_eq!(named.wanted("orders").name, "dead");
         let retries: RetryTopics = serde_json::from_str(r#"{"margin": "2d"}"#).unwrap();
-        assert_eq!(retries, RetryTopics::new().with_margin(2 * DAY));
+        assert_eq!(retries, RetryTopics::new().margin(2 * DAY));
         for wrong in [r#"{"retention": 7}"#, r#"{"retries": 7}"#, r#"{"partitions": -1}"#] {
             assert!(serde_json::from_str::<DlqTopic>(wrong).is_err(), "{wrong}");
             assert!(serde_json::from_str::<RetryTopics>(wrong).is_err(), "{wrong}");

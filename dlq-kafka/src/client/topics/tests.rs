@@ -47,7 +47,7 @@ async fn a_consumer_starts_with_fit_topics_only() {
     let stages = Ladder::new().stages("orders", "billing").unwrap();
     let mut wanted = vec![WantedTopic::source("orders")];
     wanted.extend(RetryTopics::new().wanted(&stages, "orders"));
-    wanted.push(DlqTopic::of("orders").with_partitions(1).wanted("orders"));
+    wanted.push(DlqTopic::of("orders").partitions(1).wanted("orders"));
 
     // Not asked to create, it names each that is missing, and makes none: the second answer is the same.
     for _ in 0..2 {
@@ -71,7 +71,7 @@ async fn a_consumer_starts_with_fit_topics_only() {
     assert_eq!(ensure(&brokers, &wanted, false).await.unwrap(), all, "and there");
 
     // What will not do is refused, created or not, and every setting of it is told.
-    let bad = DlqTopic::new().with_name("orders.bad").wanted("orders");
+    let bad = DlqTopic::new().name("orders.bad").wanted("orders");
     for create in [false, true] {
         let error = ensure(&brokers, std::slice::from_ref(&bad), create).await.unwrap_err();
         assert!(matches!(error, SetupError::Config(_)), "{error:?}");

@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn topics_that_are_shared_are_wanted_once() {
-        let dead = DlqTopic::new().with_name("dead");
-        let longer = dead.clone().with_retention(dead.retention * 2);
+        let dead = DlqTopic::new().name("dead");
+        let longer = dead.clone().retention(dead.retention * 2);
         let merged = merge(&[dead.wanted("orders"), longer.wanted("users")]).unwrap();
         assert_eq!(merged.keys().collect::<Vec<_>>(), ["dead", "orders", "users"]);
         assert_eq!(merged["dead"].sources, ["orders", "users"]);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn topics_that_cannot_be_both_are_refused() {
-        let dead = DlqTopic::new().with_name("orders.x");
+        let dead = DlqTopic::new().name("orders.x");
         let stage = Stage { topic: "orders.x".into(), delay: Duration::from_secs(1) };
         let both = wrong(&[
             dead.wanted("orders"),

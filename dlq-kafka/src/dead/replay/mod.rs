@@ -77,14 +77,14 @@ pub struct Replayed {
     pub outcome: ReplayOutcome,
 }
 
-/// Sends letters back: those that match a filter, of the [range](KafkaLetters::with_range) of the letters, each death once, whoever sends it and however often (G6).
+/// Sends letters back: those that match a filter, of the [range](KafkaLetters::range) of the letters, each death once, whoever sends it and however often (G6).
 ///
-/// What was sent is marked in the [ledger](KafkaLetters::with_ledger), a compacted topic that is created when it is not
+/// What was sent is marked in the [ledger](KafkaLetters::ledger), a compacted topic that is created when it is not
 /// there, in the transaction that sends it, and read with the status `sent` from then on. Running it twice, at once or
 /// one after the other, sends nothing twice; running it again after it was killed or cancelled goes on. A letter that
 /// died again is a new death, and can be sent again. Letters that are [followed](dlq_core::log::Log::follow) into a store are
 /// sent from there: a replay that was begun before ends. How often a letter was sent back goes with it, and a letter at the
-/// [cap](Self::with_cap) is not sent (G7).
+/// [cap](Self::cap) is not sent (G7).
 ///
 /// A death whose record in the ledger is none of this version is not sent, and fails alone: whether it was sent nobody can
 /// say. A record without a value under its key says that it was not.
@@ -108,9 +108,9 @@ pub struct Replayed {
 /// use dlq_kafka::{KafkaLetters, KafkaReplay, KafkaTarget};
 ///
 /// async fn send_back(letters: &KafkaLetters, id: OperationId) -> Result<(), BoxError> {
-///     let filter = Filter::new().with_error("connection refused");
+///     let filter = Filter::new().error("connection refused");
 ///     let target = KafkaTarget::Origin { keep_partition: false };
-///     let replay = KafkaReplay::new(letters, filter, target, id).with_rate(100);
+///     let replay = KafkaReplay::new(letters, filter, target, id).rate(100);
 ///     for subscriber in &replay.plan().await?.subscribers {
 ///         println!("{subscriber} will hear them too");
 ///     }
@@ -179,33 +179,33 @@ impl KafkaReplay {
     }
 
     /// Sets who sends them, for the ledger. Defaults to nobody.
-    pub fn with_who(mut self, who: impl Into<String>) -> Self {
+    pub fn who(mut self, who: impl Into<String>) -> Self {
         self.who = who.into();
         self
     }
 
     /// Sets the group whose handlers get the letters, with [`KafkaTarget::Handler`]. Defaults to the group that wrote each
     /// letter, and for a letter that does not say it to the group called like its consumer.
-    pub fn with_group(mut self, group: impl Into<Arc<str>>) -> Self {
+    pub fn group(mut self, group: impl Into<Arc<str>>) -> Self {
         self.group = Some(group.into());
         self
     }
 
     /// Sets how many letters are sent at most, oldest first. Defaults to all.
-    pub fn with_limit(mut self, letters: u64) -> Self {
+    pub fn limit(mut self, letters: u64) -> Self {
         self.rules.limit = letters;
         self
     }
 
     /// Sets how many letters are sent in a second; 0 is read as 1. They come in transactions of a quarter of a second,
     /// or of one letter. Defaults to as many as the cluster takes.
-    pub fn with_rate(mut self, per_second: u32) -> Self {
+    pub fn rate(mut self, per_second: u32) -> Self {
         self.rules.rate = Some(per_second.max(1));
         self
     }
 
     /// Sets how often a letter may be sent back; 0 for any number. Defaults to 10.
-    pub fn with_cap(mut self, cap: u32) -> Self {
+    pub fn cap(mut self, cap: u32) -> Self {
         self.rules.cap = cap;
         self
     }

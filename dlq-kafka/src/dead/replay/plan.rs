@@ -175,7 +175,7 @@ impl KafkaReplay {
         if undated > 0 {
             notes.push(format!(
                 "{undated} more letters do not say when they died, and their messages are older or younger than the bounds of \
-                 time; choose them by `--offsets` instead (`KafkaLetters::with_range`)"
+                 time; choose them by `--offsets` instead (`KafkaLetters::range`)"
             ));
         }
     }

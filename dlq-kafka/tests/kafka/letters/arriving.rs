@@ -116,8 +116,8 @@ async fn what_is_wrong_is_told() {
     }
     let odd = KafkaLetters::new(&dead.brokers, "no such\0topic");
     assert!(odd.count(Filter::new()).await.is_err());
-    let range = ScanRange::new().with_partition(7);
-    let error = to_origin(&dead.letters().with_range(range), 1).plan().await.unwrap_err();
+    let range = ScanRange::new().partition(7);
+    let error = to_origin(&dead.letters().range(range), 1).plan().await.unwrap_err();
     assert!(error.kind() == StoreErrorKind::NotFound && error.to_string().contains('7'), "{error}");
     // Nobody listens there.
     let nobody = KafkaLetters::new(&Brokers::at("127.0.0.1:1"), "orders.dlq");

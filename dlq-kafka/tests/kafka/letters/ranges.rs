@@ -57,7 +57,7 @@ async fn a_range_of_letters_has_their_last_deaths() {
     }
     dead.put(1, &died_again(&letter(0))).await;
     let letters = dead.letters();
-    let first = selected(&letters, &ScanRange::new().with_partition(0)).await;
+    let first = selected(&letters, &ScanRange::new().partition(0)).await;
     assert_eq!(first.count(Filter::new()).await.unwrap(), 2);
     assert_eq!(first.get(letter(0).id).await.unwrap(), None, "its last death is in the other");
     assert!(first.get(letter(2).id).await.unwrap().is_some());

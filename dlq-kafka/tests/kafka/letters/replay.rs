@@ -35,14 +35,14 @@ async fn g6_who_was_taken_over_goes_on_with_the_rest() {
     let (sends, sent) = mpsc::channel();
     let mut others = JoinSet::new();
     others.spawn({
-        let (begun, quick) = (Arc::clone(&begun), to_origin(&shop.letters(), 2).with_limit(50));
+        let (begun, quick) = (Arc::clone(&begun), to_origin(&shop.letters(), 2).limit(50));
         async move {
             begun.notified().await;
             quick.run(pending(), move |_| _ = sends.send(())).await
         }
     });
     // It goes on once the other has sent something, however long that takes.
-    let (slow, mut told) = (to_origin(&letters, 1).with_rate(30), 0);
+    let (slow, mut told) = (to_origin(&letters, 1).rate(30), 0);
     let slowly = slow.run(pending(), move |_| {
         told += 1;
         if told == 1 {
@@ -66,8 +66,8 @@ async fn a_range_says_which() {
     let there = letters.all().await.unwrap();
     let of_1: Vec<_> = there.iter().filter(|stored| stored.partition == 1).collect();
     assert!(!of_1.is_empty() && of_1.len() < 20);
-    let range = ScanRange::new().with_partition(1);
-    assert_eq!(run(to_origin(&shop.letters().with_range(range), 2)).await.failed, 0);
+    let range = ScanRange::new().partition(1);
+    assert_eq!(run(to_origin(&shop.letters().range(range), 2)).await.failed, 0);
     let number = |text: &[u8]| std::str::from_utf8(text).unwrap().parse::<u32>().unwrap();
     let wanted = of_1.iter().map(|stored| number(stored.letter.message.payload().unwrap()));
     shop.assert_once(wanted).await;
@@ -151,7 +151,7 @@ async fn a_plan_says_what_would_be_done_and_changes_nothing() {
     assert!(to_handler.subscribers.is_empty(), "{:?}", to_handler.subscribers);
     assert!(to_handler.notes.iter().any(|note| note.contains("no retry topic")));
     // While somebody sends, a plan takes nothing from them.
-    let slow = to_origin(&letters, 1).with_rate(4);
+    let slow = to_origin(&letters, 1).rate(4);
     let first = Notify::new();
     let running = slow.run(pending(), |_| first.notify_one());
     let planning = async {
@@ -191,7 +191,7 @@ async fn a_plan_says_which_letters_bounds_of_time_have_left_out_though_nobody_kn
         let to = KafkaTarget::Origin { keep_partition: false };
         KafkaReplay::new(&shop.letters(), filter, to, id).plan().await.unwrap()
     };
-    let since = |at| Filter::new().with_since(Timestamp::from_millis(at));
+    let since = |at| Filter::new().since(Timestamp::from_millis(at));
     let plan = planned(since(1_790_005_000_000)).await;
     assert_eq!(plan.letters, 1);
     assert!(plan.notes.iter().any(|note| note.starts_with("1 more letters")), "{:?}", plan.notes);
@@ -216,7 +216,7 @@ async fn what_cannot_be_begun_is_said() {
     shop.create("begun-forgets", 1, &[("cleanup.policy", "compact,delete")]).await;
     shop.create("begun-wide", 2, &[("cleanup.policy", "compact")]).await;
     for (ledger, why) in [("begun-forgets", "cleanup.policy"), ("begun-wide", "2 partitions")] {
-        let letters = shop.letters().with_ledger(ledger);
+        let letters = shop.letters().ledger(ledger);
         let report = to_origin(&letters, 1).run(pending(), |_| {}).await;
         let error = match report {
             Ok(report) => report.stopped.unwrap(),
@@ -235,7 +235,7 @@ async fn what_cannot_be_begun_is_said() {
 async fn g6_what_the_ledger_cannot_say_of_a_letter_is_for_somebody_to_say() {
     let Some(shop) = Shop::open("ledger").await else { return };
     let letters = shop.bury(&shop.dead(0..3)).await;
-    assert_eq!(run(to_origin(&letters, 1).with_limit(2)).await.sent, 2);
+    assert_eq!(run(to_origin(&letters, 1).limit(2)).await.sent, 2);
     let ledger = format!("{}.replays", shop.dlq);
     let producer: FutureProducer = shop.config().create().unwrap();
     let write = async |key: &str, value: Option<&str>| {

@@ -131,7 +131,7 @@ async fn interrupted(shop: &Shop, interrupt: impl FnOnce() + Send) {
     let (tell, told) = tokio::sync::oneshot::channel();
     let mut tell = Some(tell);
     let letters = shop.letters();
-    let replay = to_origin(&letters, 1).with_rate(RATE);
+    let replay = to_origin(&letters, 1).rate(RATE);
     let running = replay.run(std::future::pending(), |replayed| {
         let is_sent = matches!(replayed.outcome, ReplayOutcome::Sent);
         if let Some(tell) = tell.take_if(|_| is_sent) {

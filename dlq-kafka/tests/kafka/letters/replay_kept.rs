@@ -68,7 +68,7 @@ async fn g6_a_replay_ends_when_its_letters_go_into_a_store() {
         }
     });
     // One letter in a transaction; after the first the ingest takes them all.
-    let (slow, mut sent) = (to_origin(&letters, 1).with_rate(4), 0);
+    let (slow, mut sent) = (to_origin(&letters, 1).rate(4), 0);
     let report = slow.run(pending(), move |_| {
         sent += 1;
         if sent == 1 {

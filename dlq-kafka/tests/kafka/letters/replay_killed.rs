@@ -102,7 +102,7 @@ async fn the_process_that_is_killed() {
     let steps = Signal { at, signal, whom, after, seen, last };
     tracing::subscriber::set_global_default(steps).unwrap();
     let letters = Shop::at(url.to_owned(), name).letters();
-    let report = run(to_origin(&letters, 1).with_rate(RATE)).await;
+    let report = run(to_origin(&letters, 1).rate(RATE)).await;
     println!("\nended: {}", report.sent);
 }
 

@@ -106,7 +106,7 @@ async fn what_may_not_be_written_is_said_of_the_letters_that_it_is_about() {
     let error = loop {
         assert!(Instant::now() < until, "the rule comes into force");
         number += 1;
-        let replay = to_origin(&letters, number).again().with_cap(0);
+        let replay = to_origin(&letters, number).again().cap(0);
         if let Some(error) = replay.run(pending(), |_| {}).await.unwrap().stopped {
             break error;
         }

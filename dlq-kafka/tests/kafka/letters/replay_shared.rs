@@ -16,7 +16,7 @@ use crate::fixture::{handle, number};
 use crate::fixture_replay::{PATIENCE, Shop, replay, run};
 
 fn ladder() -> Ladder {
-    Ladder::of([Duration::from_secs(30)]).with_names("{topic}.retry.{delay}")
+    Ladder::of([Duration::from_secs(30)]).names("{topic}.retry.{delay}")
 }
 
 fn consumer(shop: &Shop, name: &str, group: &str) -> KafkaTransport {
@@ -83,7 +83,7 @@ async fn g1_a_letter_that_no_group_would_take_is_not_sent() {
     let stage = ladder().stages(&shop.topic, "any").unwrap().remove(0).topic;
     assert!(shop.read(&stage).await.is_empty());
     // Whoever knows the group can say it.
-    assert_eq!(run(to_handler(&letters, 2).with_group("shared-nobody-pay")).await.sent, 1);
+    assert_eq!(run(to_handler(&letters, 2).group("shared-nobody-pay")).await.sent, 1);
     let delivery = next(&mut source).await;
     assert_eq!((number(&delivery), delivery.consumer()), (1, "shared-nobody-gone"));
 }
@@ -128,7 +128,7 @@ async fn g9_records_that_no_group_takes_are_found_by_a_check() {
     publish(&shop, "7").await;
     let mut pay = source(&shop, "billing", "shared-check-pay").await;
     let letters = shop.bury(&[of(&shop, "billing")]).await;
-    assert_eq!(run(to_handler(&letters, 1).with_group("shared-check-pay")).await.sent, 1);
+    assert_eq!(run(to_handler(&letters, 1).group("shared-check-pay")).await.sent, 1);
     assert_eq!(number(&next(&mut pay).await), 1);
     let stage = ladder().stages(&shop.topic, "any").unwrap().remove(0).topic;
     let mut plan = ConsumerPlan::new(&*shop.topic, "shared-check-pay");

@@ -199,7 +199,7 @@ async fn what_two_operations_send_to_the_handler_is_counted_on() {
     let of = |n| replay(&letters, KafkaTarget::Handler(ladder.clone()), n).again();
     // One letter at a time; after the first one somebody else sends both.
     let mut told = 0;
-    let slow = of(1).with_rate(4);
+    let slow = of(1).rate(4);
     let report = slow.run(pending(), |_| {
         told += 1;
         if told == 1 {

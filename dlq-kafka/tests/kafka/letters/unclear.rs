@@ -69,7 +69,7 @@ async fn g6_what_may_have_been_sent_is_quarantined_in_a_store_that_comes_later()
     let Some(shop) = Shop::open("unclear-store").await else { return };
     let dead = shop.dead(0..3);
     let letters = shop.bury(&dead).await;
-    assert_eq!(run(to_origin(&letters, 1).with_limit(1)).await.sent, 1);
+    assert_eq!(run(to_origin(&letters, 1).limit(1)).await.sent, 1);
     let ledger = format!("{}.replays", shop.dlq);
     let waiting = Filter::new().with_status(Status::Pending);
     let page = letters.list(waiting, PageRequest::new()).await.unwrap();

@@ -58,10 +58,10 @@ use super::send::NatsTarget;
 
 /// Sends letters back: those that match a filter, each death once, whoever sends it and however often (G6).
 ///
-/// What was sent is [marked](NatsLetters::with_ledger), and read with the status `sent` from then on. Running it twice,
+/// What was sent is [marked](NatsLetters::ledger), and read with the status `sent` from then on. Running it twice,
 /// at once or one after the other, sends nothing twice; running it again after it was killed or cancelled goes on. A
 /// letter that died again is a new death, and can be sent again. How often a letter was sent back goes with it, and a
-/// letter at the [cap](Self::with_cap) is not sent (G7).
+/// letter at the [cap](Self::cap) is not sent (G7).
 ///
 /// Once it was [planned](Self::plan), it sends nothing but what the last plan has come to: what dies while somebody thinks
 /// about the plan is for the next one. Clones share the plan.
@@ -74,8 +74,8 @@ use super::send::NatsTarget;
 /// use dlq_nats::{NatsLetters, NatsReplay, NatsTarget};
 ///
 /// async fn send_back(letters: &NatsLetters, id: OperationId) -> Result<(), BoxError> {
-///     let filter = Filter::new().with_error("connection refused");
-///     let replay = NatsReplay::new(letters, filter, NatsTarget::Origin, id).with_rate(100);
+///     let filter = Filter::new().error("connection refused");
+///     let replay = NatsReplay::new(letters, filter, NatsTarget::Origin, id).rate(100);
 ///     for subscriber in &replay.plan().await?.subscribers {
 ///         println!("{subscriber} will hear them too");
 ///     }
@@ -152,19 +152,19 @@ impl NatsReplay {
     }
 
     /// Sets how many letters are sent at most, oldest first. Defaults to all.
-    pub fn with_limit(mut self, letters: u64) -> Self {
+    pub fn limit(mut self, letters: u64) -> Self {
         self.rules.limit = letters;
         self
     }
 
     /// Sets how many letters are sent in a second; 0 is read as 1. Defaults to as many as the server takes.
-    pub fn with_rate(mut self, per_second: u32) -> Self {
+    pub fn rate(mut self, per_second: u32) -> Self {
         self.rules.rate = Some(per_second.max(1));
         self
     }
 
     /// Sets how often a letter may be sent back; 0 for any number. Defaults to 10.
-    pub fn with_cap(mut self, cap: u32) -> Self {
+    pub fn cap(mut self, cap: u32) -> Self {
         self.rules.cap = cap;
         self
     }
@@ -177,7 +177,7 @@ impl NatsReplay {
 
     /// Sets for how long others wait for a replay that has died. Defaults to 30 seconds. It should be well below the
     /// duplicate window of the streams that letters are sent to: the plan says where it is not.
-    pub fn with_lease(mut self, lease: Duration) -> Self {
+    pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(Duration::from_millis(100));
         self
     }

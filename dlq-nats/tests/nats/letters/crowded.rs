@@ -45,7 +45,7 @@ async fn g6_what_others_have_sent_does_not_keep_a_replay_from_going_on() {
     futures_util::stream::iter(others).buffer_unordered(256).collect::<Vec<_>>().await;
     // One of this chunk, of which nothing else is left.
     sent_from(&server, OTHERS, "DLQ@200".into()).await;
-    let replay = to_origin(&letters, 1).with_lease(Duration::from_secs(1));
+    let replay = to_origin(&letters, 1).lease(Duration::from_secs(1));
     let report = replay.run(pending(), |_| {}).await.unwrap();
     assert!(report.is_complete(), "{report}");
     assert_eq!((report.sent, report.doubtful, report.skipped[&Skipped::Sent]), (2, 0, 1));

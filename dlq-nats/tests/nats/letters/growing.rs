@@ -32,8 +32,8 @@ async fn a_stream_that_letters_come_to_and_go_from_is_read_once_for_all_pages() 
     let reading = Reading::of(letters, Range::all()).await.unwrap();
     let (mut after, mut read, mut turn) = (None, 0, 0);
     loop {
-        let page = PageRequest::new().with_limit(MANY / PAGES).with_order(Order::OldestFirst);
-        let page = reading.list(Filter::new(), page.with_after(after)).await.unwrap();
+        let page = PageRequest::new().limit(MANY / PAGES).order(Order::OldestFirst);
+        let page = reading.list(Filter::new(), page.after(after)).await.unwrap();
         let ids = page.letters.iter().map(|letter| letter.id).collect();
         read += reading.get_all(ids).await.unwrap().len();
         turn += 1;

@@ -125,7 +125,7 @@ async fn g6_an_ingest_and_a_replay_that_was_begun_before_it_see_each_other() {
     let server = Server::start().await;
     let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
     // Three parts of the stream, of which four are sent at once: the rate has the last of them end late.
-    let replay = to_origin(&letters, 1).with_rate(400).with_lease(Duration::from_secs(2));
+    let replay = to_origin(&letters, 1).rate(400).lease(Duration::from_secs(2));
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let replaying = replay.run(pending(), |_| {
         let _ = told.send(());
@@ -150,7 +150,7 @@ async fn g6_a_replay_that_claims_after_the_mark_is_there_sends_nothing_more() {
     let server = Server::start().await;
     let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
     // Eight parts, of which four are sent at once.
-    let replay = to_origin(&letters, 1).with_rate(1_000).with_lease(Duration::from_secs(4));
+    let replay = to_origin(&letters, 1).rate(1_000).lease(Duration::from_secs(4));
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let replaying = replay.run(pending(), |_| {
         let _ = told.send(());
@@ -196,7 +196,7 @@ async fn g6_a_server_that_dies_stops_it_and_it_goes_on_later() {
     let server = Server::start().await;
     forget_fast(&server).await;
     let letters = bury(&server, DlqStream::new(), dead(0..MANY)).await;
-    let replay = to_origin(&letters, 1).with_lease(LEASE).with_rate(2_000);
+    let replay = to_origin(&letters, 1).lease(LEASE).rate(2_000);
     let mut sent = 0;
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let running = replay.run(pending(), |_| {
@@ -214,7 +214,7 @@ async fn g6_a_server_that_dies_stops_it_and_it_goes_on_later() {
     assert!(report.stopped.is_some() && report.left > 0 && report.sent >= 300, "{report}");
     assert!(report.sent + report.left == u64::from(MANY), "{report}");
     server.kill_and_restart().await;
-    let replay = to_origin(&letters, 2).with_lease(LEASE);
+    let replay = to_origin(&letters, 2).lease(LEASE);
     let report = replay.run(pending(), |_| {}).await.unwrap();
     assert!(report.is_complete(), "{report}");
     assert_once(&server, 0..MANY).await;

@@ -41,7 +41,7 @@ async fn g2_copies_are_one_letter_and_no_bytes_are_lost() {
     let error = read(&letters, &Filter::new()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotFound);
     // A window so short that the second copy is stored.
-    let stream = DlqStream::new().with_duplicate_window(Duration::from_millis(200));
+    let stream = DlqStream::new().duplicate_window(Duration::from_millis(200));
     let sink = NatsSink::open(&server.client, stream).await.unwrap();
     assert!(read(&letters, &Filter::new()).await.unwrap().is_empty());
     let first = letter(1);

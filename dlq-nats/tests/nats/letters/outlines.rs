@@ -13,7 +13,7 @@ use crate::fixture::{Server, available};
 
 async fn listed(letters: &NatsLetters, range: Range) -> Vec<LetterSummary> {
     let reading = Reading::of(letters.clone(), range).await.unwrap();
-    let page = PageRequest::new().with_limit(10_000);
+    let page = PageRequest::new().limit(10_000);
     reading.list(Filter::new(), page).await.unwrap().letters
 }
 

@@ -41,11 +41,11 @@ async fn g6_letters_do_not_fail_because_a_stream_has_no_leader() {
     let leader = orders.cached_info().cluster.as_ref().unwrap().leader.clone().unwrap();
     let dies = leader.strip_prefix('n').unwrap().parse::<usize>().unwrap() - 1;
     let context = at((dies + 1) % 3).await;
-    let letters = bury_at(&context, DlqStream::new().with_replicas(3), dead(0..MANY)).await;
+    let letters = bury_at(&context, DlqStream::new().replicas(3), dead(0..MANY)).await;
     let begun = CancellationToken::new();
     let lease = Duration::from_secs(10);
-    let replay = || to_origin(&letters, 1).with_lease(lease);
-    let slow = replay().with_rate(8);
+    let replay = || to_origin(&letters, 1).lease(lease);
+    let slow = replay().rate(8);
     let sending = slow.run(pending(), |_| begun.cancel());
     let killing = async {
         begun.cancelled().await;
@@ -105,7 +105,7 @@ async fn g6_letters_are_tried_again_with_another_lease() {
             server.client.publish(message.reply.unwrap(), answer.into()).await.unwrap();
         }
     };
-    let replay = to_origin(&letters, 1).with_lease(Duration::from_secs(2));
+    let replay = to_origin(&letters, 1).lease(Duration::from_secs(2));
     let report = tokio::select! {
         report = replay.run(pending(), |_| {}) => report.unwrap(),
         () = answering => panic!("it answers for ever"),
@@ -142,7 +142,7 @@ async fn g6_of_letters_sent_together_those_are_marked_that_were_confirmed() {
             }
         }
     };
-    let replay = to_origin(&letters, 1).with_lease(Duration::from_secs(4));
+    let replay = to_origin(&letters, 1).lease(Duration::from_secs(4));
     let report = tokio::select! {
         report = replay.run(pending(), |_| {}) => report.unwrap(),
         () = answering => panic!("the client ends"),
@@ -209,7 +209,7 @@ async fn with_a_rate_letters_are_on_their_way_together() {
         }
         pending().await
     };
-    let replay = to_origin(&letters, 1).with_rate(100);
+    let replay = to_origin(&letters, 1).rate(100);
     let report = tokio::select! {
         report = replay.run(pending(), |_| {}) => report.unwrap(),
         () = answering => unreachable!(),

@@ -21,7 +21,7 @@ async fn a_replay_that_is_slower_than_its_lease_keeps_it() {
     forget_fast(&server).await;
     let letters = bury(&server, DlqStream::new(), dead(0..30)).await;
     // Ten seconds, with four seconds of lease; somebody else waits for it all the time.
-    let slow = to_origin(&letters, 1).with_lease(Duration::from_secs(4)).with_rate(3);
+    let slow = to_origin(&letters, 1).lease(Duration::from_secs(4)).rate(3);
     let other = to_origin(&letters, 2);
     let begun = CancellationToken::new();
     let slowly = slow.run(pending(), |_| begun.cancel());
@@ -43,7 +43,7 @@ async fn copies_of_a_death_are_sent_once_also_when_the_first_has_gone() {
     }
     let server = Server::start().await;
     forget_fast(&server).await;
-    let stream = DlqStream::new().with_duplicate_window(Duration::from_millis(100));
+    let stream = DlqStream::new().duplicate_window(Duration::from_millis(100));
     let letters = bury(&server, stream.clone(), dead([1])).await;
     let sink = NatsSink::open(&server.client, stream).await.unwrap();
     while server.count("DLQ").await < 2 {
@@ -114,13 +114,13 @@ async fn one_letter_does_not_stop_the_others() {
     assert_eq!(skipped, [(2, Skipped::NoOrigin)]);
     failed.sort();
     let why: Vec<&str> = failed.iter().map(|(_, why)| why.as_str()).collect();
-    assert!(why[0].contains("with_key_header"), "{why:?}");
+    assert!(why[0].contains("key_header"), "{why:?}");
     assert!(why[1].contains("orders..broken"), "{why:?}");
     assert!(why[2].contains("stream"), "{why:?}");
     assert!(why[3].contains("--to handler") && why[3].contains("`max_payload`"), "{why:?}");
     assert_once(&server, [0]).await;
     // What failed was not marked.
-    let letters = letters.with_key_header("key");
+    let letters = letters.key_header("key");
     let report = to_origin(&letters, 2).run(pending(), |_| {}).await.unwrap();
     assert_eq!((report.sent, report.failed), (1, 3));
 }

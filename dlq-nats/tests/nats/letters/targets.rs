@@ -39,7 +39,7 @@ async fn died(server: &Server, payload: &str) -> (DeadLetter, NatsLetters) {
     letter.id = original.death("billing").letter;
     let sink = NatsSink::open(&server.client, DlqStream::new()).await.unwrap();
     sink.put(vec![letter.clone()]).await.unwrap();
-    let letters = NatsLetters::new(&server.client, DlqStream::new()).with_key_header("key");
+    let letters = NatsLetters::new(&server.client, DlqStream::new()).key_header("key");
     (letter, letters)
 }
 
@@ -217,7 +217,7 @@ async fn a_letter_whose_parts_have_gone_does_not_keep_list_and_replay_from_other
         sent.unwrap().await.unwrap();
     }
     let letters = bury(&server, DlqStream::new(), dead(1..=3)).await;
-    let page = PageRequest::new().with_order(Order::OldestFirst);
+    let page = PageRequest::new().order(Order::OldestFirst);
     let found = now(&letters).list(Filter::new(), page).await.unwrap().letters;
     let wanted = dead(1..=3).into_iter().map(|letter| letter.id).collect::<Vec<_>>();
     assert_eq!(found.iter().map(|found| found.id).collect::<Vec<_>>(), wanted);

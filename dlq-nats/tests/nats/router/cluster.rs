@@ -29,8 +29,8 @@ async fn at(cluster: &Cluster, node: usize) -> Client {
 
 fn router(client: Client) -> EventRouterBuilder {
     EventRouter::builder(client)
-        .letters(DlqStream::new().with_replicas(3))
-        .advisories(AdvisoryStream::new().with_replicas(3))
+        .letters(DlqStream::new().replicas(3))
+        .advisories(AdvisoryStream::new().replicas(3))
         .sweep_every(SECOND / 4)
         .lease(SECOND * 5)
 }
@@ -54,7 +54,7 @@ async fn leader(context: &Context, stream: &str) -> usize {
 
 /// Letters by the sequences of their messages, once there are so many messages with one.
 async fn letters(client: &Client, messages: usize) -> BTreeMap<u64, Vec<DeadLetter>> {
-    let letters = NatsLetters::new(client, DlqStream::new().with_replicas(3));
+    let letters = NatsLetters::new(client, DlqStream::new().replicas(3));
     let read = async {
         loop {
             let mut found = BTreeMap::<u64, Vec<DeadLetter>>::new();

@@ -61,7 +61,7 @@ async fn what_no_ear_has_heard_of_is_found_in_a_work_queue() {
     let server = Server::start().await;
     exhausted_unheard(&server, "queue.x").await;
     // No window: a second copy would be there to see.
-    let dead = DlqStream::new().with_duplicate_window(SECOND / 10);
+    let dead = DlqStream::new().duplicate_window(SECOND / 10);
     let config = || {
         let mut config = RouterConfig::default();
         config.letters = dead.clone();

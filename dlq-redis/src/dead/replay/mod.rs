@@ -66,7 +66,7 @@ pub enum RedisTarget {
 /// use dlq_redis::{RedisLetters, RedisReplay, RedisTarget};
 ///
 /// async fn send_back(letters: &RedisLetters, id: OperationId) -> Result<(), BoxError> {
-///     let filter = Filter::new().with_error("connection refused");
+///     let filter = Filter::new().error("connection refused");
 ///     let replay = RedisReplay::new(letters, filter, RedisTarget::Origin, id).rate(100);
 ///     for subscriber in &replay.plan().await?.subscribers {
 ///         println!("{subscriber} will hear them too");

@@ -215,7 +215,7 @@ async fn letters_are_grouped_by_their_errors() {
     let counts: Vec<_> =
         groups.iter().map(|group| (group.count, group.sample.error.clone())).collect();
     assert!(counts.contains(&(2, "cannot pay order o-1".to_owned())), "{counts:?}");
-    assert_eq!(letters.count(everything().with_error("cannot pay")).await.unwrap(), 2);
+    assert_eq!(letters.count(everything().error("cannot pay")).await.unwrap(), 2);
     assert_eq!(letters.stats(everything()).await.unwrap().total, 4);
 }
 
@@ -295,7 +295,7 @@ async fn more_than_a_page_is_read_both_ways() {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let (mut after, mut ids) = (None, Vec::new());
             loop {
-                let page = PageRequest::new().with_limit(100).with_order(order).with_after(after);
+                let page = PageRequest::new().limit(100).order(order).after(after);
                 let page = reading.list(everything(), page).await.unwrap();
                 ids.extend(page.letters.iter().map(|letter| letter.id));
                 after = page.next;

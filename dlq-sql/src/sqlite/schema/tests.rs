@@ -37,7 +37,7 @@ fn of_version_1(path: &Path, from: &Path) {
 }
 
 async fn everything(store: &SqliteStore) -> Vec<DeadLetter> {
-    let page = PageRequest::new().with_limit(1_000);
+    let page = PageRequest::new().limit(1_000);
     let mut all = Vec::new();
     for summary in store.list(Filter::new(), page).await.unwrap().letters {
         all.push(store.get(summary.id).await.unwrap().unwrap());
@@ -51,7 +51,7 @@ async fn a_file_of_version_1_is_migrated_with_its_letters() {
     let (present, old) = (folder.path().join("present.db"), folder.path().join("old.db"));
     let store = SqliteStore::open(&present).await.unwrap();
     store.put((0..40).map(varied).collect()).await.unwrap();
-    let spec = OperationSpec::replay(Filter::new()).with_limit(5);
+    let spec = OperationSpec::replay(Filter::new()).limit(5);
     let operation = store.start(spec, Actor::new("ana")).await.unwrap();
     let before = everything(&store).await;
     drop(store);
