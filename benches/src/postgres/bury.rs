@@ -125,7 +125,7 @@ async fn one_by_one(bench: &Bench, letters: &[DeadLetter]) -> Result<(), Failed>
     for letter in letters {
         sqlx::query(
             "INSERT INTO dlq_events (letter_id, generation, event_id, subject, consumer, status, reason, class, cause, \
-             fingerprint, error, attempts, deliveries, crashes, delayed_retries, died_at, cluster, transport, stream, \
+             fingerprint, error, attempts, deliveries, crashes, escalations, died_at, cluster, transport, stream, \
              position, attributes, headers, history, key, data) \
              VALUES ($1, 0, $2, $3, $4, 'pending', $5, $6, $7, $8, $9, 2, 1, 0, 0, $10, 'default', 'memory', \
              'payments', $11, '{}', $12, $13, $14, $15)",

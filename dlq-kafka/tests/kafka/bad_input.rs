@@ -88,10 +88,10 @@ fn committed(place: &TestTopic) -> Offset {
     client.committed_offsets(list, PATIENCE).unwrap().elements()[0].offset()
 }
 
-/// The codec is of the build: with the feature the same records are read.
+/// With the feature they are read: that is a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
-    if !available() {
+    if !available() || cfg!(feature = "zstd") {
         return;
     }
     let place = TestTopic::with_partitions("zstd", 1).await;
@@ -102,12 +102,6 @@ async fn records_of_a_codec_that_this_build_lacks_wait_and_hold_nobody_up() {
     place.alter(&place.topic, "compression.type", "zstd").await;
     place.publish([2, 3]).await;
     let mut source = consumer(&place).topic(&other).source(&quick(&place)).await.unwrap();
-    if cfg!(feature = "zstd") {
-        for expected in 1..=3 {
-            assert_eq!(number(&handle(&mut source).await), expected);
-        }
-        return;
-    }
     assert_eq!(number(&handle(&mut source).await), 1);
     let error = told(&mut source, "zstd").await;
     assert_eq!(error.kind(), TransportErrorKind::Unavailable);
