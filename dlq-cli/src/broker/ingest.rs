@@ -28,7 +28,7 @@ pub(crate) struct Telling {
 }
 
 /// The store of an ingest.
-pub(crate) struct Kept {
+pub(crate) struct Destination {
     store: DeadLetters,
     /// The store by a name that is the same from every folder.
     pub(crate) name: String,
@@ -48,79 +48,88 @@ pub(crate) async fn store(
     marks: &[Mark],
     shown: &str,
     by: &str,
-) -> Result<Kept, CliError> {
+) -> Result<Destination, CliError> {
     if !open::is_there(&args.into).await? {
         Mark::refuse_a_lost_store(marks, shown, by, &without_password(&args.into))?;
     }
     let store = open::store(&args.into, true).await?;
-    Ok(Kept { store, name: open::name(&args.into).await? })
+    Ok(Destination { store, name: open::name(&args.into).await? })
 }
 
-/// Drains a feed into a store, and says what was done; also when `refused` ends it, which is then the error.
-pub(crate) async fn drain(
-    feed: impl Entries,
-    into: Kept,
-    telling: Telling,
-    shown: &str,
-    out: &mut Output,
-    args: &IngestArgs,
-    refused: impl Future<Output = CliError>,
-) -> Result<ExitCode, CliError> {
-    let counted = Counted::open(args.metrics.as_deref(), "this ingest").await?;
-    let Telling { mut incidents, alerts } = telling;
-    let Kept { store, name } = into;
-    let mut ingest = Ingest::new(feed, store.store().clone()).batch(args.batch);
-    if args.once {
-        ingest = ingest.patience(PATIENCE);
-    }
-    if args.audit {
-        ingest = ingest.audit(store.store().clone());
-    }
-    let bar = Progress::endless("new letters");
-    let run = until_asked(|stop| {
-        let (ingest, alerts, bar) = (&mut ingest, &alerts, &bar);
-        say!("letters of {shown} go into {name}");
-        async move {
-            let tell = |new: &[Incident]| {
-                bar.aside(|| incidents.write(new))?;
-                bar.advance(new.len() as u64);
-                alerts.tell(new);
-                Ok(())
-            };
-            let mut refusal = None;
-            let stop = async {
-                tokio::select! {
-                    () = stop => {}
-                    error = refused => refusal = Some(error),
-                }
-            };
-            let ran = ingest.run(stop, tell).await;
-            refusal.map_or_else(|| ran.map_err(|error| CliError::caused_by(&*error)), Err)
+/// Ingest of a broker's letters into a store.
+pub(crate) struct IngestRun<'a> {
+    pub(crate) args: &'a IngestArgs,
+    /// The broker's letters, for messages.
+    pub(crate) shown: &'a str,
+    pub(crate) into: Destination,
+    pub(crate) telling: Telling,
+}
+
+impl IngestRun<'_> {
+    /// Puts what a feed yields into the store, and says what was done; also when `refused` ends it, which is then the error.
+    pub(crate) async fn run(
+        self,
+        feed: impl Entries,
+        refused: impl Future<Output = CliError>,
+        out: &mut Output,
+    ) -> Result<ExitCode, CliError> {
+        let Self { args, shown, into, telling } = self;
+        let counted = Counted::open(args.metrics.as_deref(), "this ingest").await?;
+        let Telling { mut incidents, alerts } = telling;
+        let Destination { store, name } = into;
+        let mut ingest = Ingest::new(feed, store.store().clone()).batch(args.batch);
+        if args.once {
+            ingest = ingest.patience(PATIENCE);
         }
-    });
-    let ran = counted.beside(run).await;
-    bar.end();
-    let report = ingest.report().clone();
-    // Others get its share at once.
-    drop(ingest);
-    let are_told = alerts.end().await;
-    if out.is_table() {
-        out.line(&report)?;
-    } else {
-        out.document(&report)?;
-    }
-    ran?;
-    let is_aside = report.with_outcome(Outcome::SetAside) > 0;
-    if is_aside {
-        say!(
-            "letters that were set aside are named among the incidents, and stay at the broker for as long as it keeps them"
-        );
-    }
-    if report.unclear > 0 {
-        say!(
-            "letters that may have been sent back are not sent again: `dlq show` says why, and `dlq mark pending` or \
+        if args.audit {
+            ingest = ingest.audit(store.store().clone());
+        }
+        let bar = Progress::endless("new letters");
+        let run = until_asked(|stop| {
+            let (ingest, alerts, bar) = (&mut ingest, &alerts, &bar);
+            say!("letters of {shown} go into {name}");
+            async move {
+                let tell = |new: &[Incident]| {
+                    bar.aside(|| incidents.write(new))?;
+                    bar.advance(new.len() as u64);
+                    alerts.tell(new);
+                    Ok(())
+                };
+                let mut refusal = None;
+                let stop = async {
+                    tokio::select! {
+                        () = stop => {}
+                        error = refused => refusal = Some(error),
+                    }
+                };
+                let ran = ingest.run(stop, tell).await;
+                refusal.map_or_else(|| ran.map_err(|error| CliError::caused_by(&*error)), Err)
+            }
+        });
+        let ran = counted.beside(run).await;
+        bar.end();
+        let report = ingest.report().clone();
+        // Others get its share at once.
+        drop(ingest);
+        let are_told = alerts.end().await;
+        if out.is_table() {
+            out.line(&report)?;
+        } else {
+            out.document(&report)?;
+        }
+        ran?;
+        let is_aside = report.with_outcome(Outcome::SetAside) > 0;
+        if is_aside {
+            say!(
+                "letters that were set aside are named among the incidents, and stay at the broker for as long as it keeps them"
+            );
+        }
+        if report.unclear > 0 {
+            say!(
+                "letters that may have been sent back are not sent again: `dlq show` says why, and `dlq mark pending` or \
              `dlq mark resolved` what becomes of them"
-        );
+            );
+        }
+        Ok(if is_aside || !are_told { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
     }
-    Ok(if is_aside || !are_told { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }

@@ -13,7 +13,7 @@ mod replay;
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use deployment::read_deployment;
-pub(crate) use ingest::{Telling, drain, store};
+pub(crate) use ingest::{IngestRun, Telling, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]

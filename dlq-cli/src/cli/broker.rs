@@ -120,19 +120,20 @@ impl std::fmt::Debug for Setting {
     not(any(feature = "kafka", feature = "nats")),
     expect(dead_code, reason = "only NATS and Kafka read the fields; Redis refuses the option")
 )]
-pub(crate) struct ConsumerOf {
-    pub(crate) of: String,
+pub(crate) struct ConsumerName {
+    /// Or the topic.
+    pub(crate) stream: String,
     pub(crate) consumer: String,
 }
 
-impl FromStr for ConsumerOf {
+impl FromStr for ConsumerName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // The first slash separates: names of streams and topics have none, names of groups may have some.
         match text.split_once('/') {
-            Some((of, consumer)) if !of.is_empty() && !consumer.is_empty() => {
-                Ok(Self { of: of.to_owned(), consumer: consumer.to_owned() })
+            Some((stream, consumer)) if !stream.is_empty() && !consumer.is_empty() => {
+                Ok(Self { stream: stream.to_owned(), consumer: consumer.to_owned() })
             }
             _ => Err("there is no name on each side of a `/`; write STREAM/CONSUMER (NATS) or TOPIC/GROUP \
                  (Kafka)".to_owned()),
@@ -310,7 +311,7 @@ pub(crate) struct CheckAtBrokerArgs {
     pub(crate) stream: Vec<String>,
     /// Check this consumer as one that uses dlq: its settings must never let the server drop a message. May be repeated
     #[arg(long, value_name = "STREAM/NAME|TOPIC/GROUP")]
-    pub(crate) consumer: Vec<ConsumerOf>,
+    pub(crate) consumer: Vec<ConsumerName>,
     #[cfg(feature = "kafka")]
     #[command(flatten)]
     pub(crate) ladder: LadderArgs,
@@ -342,7 +343,7 @@ impl CheckAtBrokerArgs {
 pub(crate) struct ServeAtBrokerArgs {
     /// Show how far this consumer is behind too, at Kafka with its retry topics; may be given several times
     #[arg(long, value_name = "STREAM/NAME|TOPIC/GROUP")]
-    pub(crate) consumer: Vec<ConsumerOf>,
+    pub(crate) consumer: Vec<ConsumerName>,
     #[cfg(feature = "kafka")]
     #[command(flatten)]
     pub(crate) ladder: LadderArgs,

@@ -14,7 +14,7 @@ pub(crate) use broker::{
     AlertArgs, BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs, ServeAtBrokerArgs,
 };
 #[cfg(feature = "nats")]
-pub(crate) use broker::{ConsumerOf, RouteArgs};
+pub(crate) use broker::{ConsumerName, RouteArgs};
 #[cfg(feature = "kafka")]
 pub(crate) use broker::{LadderArgs, Setting};
 pub(crate) use maintenance::{

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::cli::ContextCommand;
-use crate::contexts::{File, Named};
+use crate::contexts::{File, Location};
 use crate::error::CliError;
 use crate::output::{Column, Output, Table, escape};
 
@@ -47,30 +47,35 @@ fn list(out: &mut Output, file: &File) -> Result<(), CliError> {
         Column::text("FROM", 0, 20),
         Column::whole("PASSWORD", 1),
     ]);
-    for (name, named) in &file.contexts {
+    for (name, location) in &file.contexts {
         let mark = if is_default(file, name) { "*" } else { "" };
-        table.row([mark.to_owned(), name.clone(), named.shown(), named.password().to_owned()]);
+        table.row([
+            mark.to_owned(),
+            name.clone(),
+            location.shown(),
+            location.password_source().to_owned(),
+        ]);
     }
     out.table(&table)
 }
 
 fn show(out: &mut Output, file: &File, name: &str) -> Result<(), CliError> {
-    let named = file.get(name)?;
+    let location = file.get(name)?;
     if !out.is_table() {
-        return out.document(&document(file, name, named));
+        return out.document(&document(file, name, location));
     }
     let default = if is_default(file, name) { " (the default)" } else { "" };
     out.line(format_args!("context   {}{default}", escape(name)))?;
-    out.line(format_args!("from      {}", escape(&named.shown())))?;
-    out.line(format_args!("password  {}", named.password()))?;
+    out.line(format_args!("from      {}", escape(&location.shown())))?;
+    out.line(format_args!("password  {}", location.password_source()))?;
     out.line(format_args!("file      {}", escape(&file.path.display().to_string())))
 }
 
-fn document(file: &File, name: &str, named: &Named) -> Value {
+fn document(file: &File, name: &str, location: &Location) -> Value {
     json!({
         "name": name,
-        "from": named.shown(),
-        "password": named.password(),
+        "from": location.shown(),
+        "password": location.password_source(),
         "default": is_default(file, name),
     })
 }

@@ -16,7 +16,7 @@ pub(crate) struct File {
     /// The context that is meant when none is named.
     pub(crate) default: Option<String>,
     #[serde(default)]
-    pub(crate) contexts: BTreeMap<String, Named>,
+    pub(crate) contexts: BTreeMap<String, Location>,
     /// Brokers that letters of a store are sent to.
     #[serde(default)]
     pub(crate) clusters: BTreeMap<String, Cluster>,
@@ -24,10 +24,10 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
 }
 
-/// Named location of dead letters.
+/// Location location of dead letters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Named {
+pub(crate) struct Location {
     /// The URL; `${NAME}` stands for a variable of the environment.
     pub(crate) from: String,
     /// A command that prints the password.
@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
         allow(dead_code, reason = "it has no brokers")
     )]
     pub(crate) alias: Option<String>,
-    pub(crate) at: Named,
+    pub(crate) at: Location,
 }
 
 // Fields of a flattened struct would not be checked against a list of known ones.
@@ -62,14 +62,14 @@ struct ClusterFields {
 impl From<ClusterFields> for Cluster {
     fn from(fields: ClusterFields) -> Self {
         let ClusterFields { url, alias, password_command, password_file } = fields;
-        Self { alias, at: Named { from: url, password_command, password_file } }
+        Self { alias, at: Location { from: url, password_command, password_file } }
     }
 }
 
 /// Without what may be secret.
-impl std::fmt::Debug for Named {
+impl std::fmt::Debug for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Named").field("from", &self.shown()).finish_non_exhaustive()
+        f.debug_struct("Location").field("from", &self.shown()).finish_non_exhaustive()
     }
 }
 
@@ -98,7 +98,7 @@ impl File {
     }
 
     /// The context of this name.
-    pub(crate) fn get(&self, name: &str) -> Result<&Named, CliError> {
+    pub(crate) fn get(&self, name: &str) -> Result<&Location, CliError> {
         self.contexts.get(name).ok_or_else(|| self.unknown(name))
     }
 
@@ -124,7 +124,7 @@ impl File {
     /// Warns of passwords that others can read.
     pub(crate) fn warn(&self) {
         let clusters = self.clusters.values().map(|cluster| &cluster.at);
-        let holds = self.contexts.values().chain(clusters).any(Named::holds_password);
+        let holds = self.contexts.values().chain(clusters).any(Location::holds_password);
         if holds && is_readable_by_others(&self.path) {
             say!(
                 "dlq: warning: {} holds a password and others can read it; chmod 600 it, or use password_command",

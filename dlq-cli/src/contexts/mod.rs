@@ -29,7 +29,7 @@
 
 mod file;
 
-pub(crate) use file::{File, Named};
+pub(crate) use file::{File, Location};
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -96,7 +96,7 @@ pub(crate) async fn clusters() -> Result<Vec<(String, String)>, CliError> {
     }
     let mut clusters = Vec::new();
     for (name, cluster) in &file.clusters {
-        let url = file.url(&cluster.at, &format!("cluster `{name}`")).await?;
+        let url = file.url_of(&cluster.at, &format!("cluster `{name}`")).await?;
         secret::keep(&url);
         clusters.push((cluster.alias.clone().unwrap_or_else(|| name.clone()), url));
     }
@@ -106,23 +106,22 @@ pub(crate) async fn clusters() -> Result<Vec<(String, String)>, CliError> {
 impl File {
     /// The URL of a context, with its password.
     async fn open(&self, name: &str) -> Result<String, CliError> {
-        let named = self.get(name)?;
+        let location = self.get(name)?;
         self.warn();
-        self.url(named, &format!("context `{name}`")).await
+        self.url_of(location, &format!("context `{name}`")).await
     }
 
-    async fn url(&self, named: &Named, about: &str) -> Result<String, CliError> {
+    async fn url_of(&self, location: &Location, about: &str) -> Result<String, CliError> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
-        named.url(folder).await.map_err(|error| error.about(about))
+        location.url(folder).await.map_err(|error| error.about(about))
     }
 }
 
-impl Named {
+impl Location {
     /// Returns the URL without its password.
     pub(crate) fn shown(&self) -> String {
-        // In nats://NAME@HOST the name may be a token, so it is normally hidden. If the password comes from elsewhere
-        // the name
-        // is a user; a dummy password says so.
+        // In nats://NAME@HOST the name may be a token, so it is normally hidden. If the password comes from elsewhere,
+        // the name is a user, and a dummy password says so.
         let with_user = self.is_given().then(|| with_password(&self.from, "x").ok()).flatten();
         secret::without_password(with_user.as_ref().unwrap_or(&self.from))
     }
@@ -140,7 +139,7 @@ impl Named {
     }
 
     /// Returns the source of the password, in words.
-    pub(crate) fn password(&self) -> &'static str {
+    pub(crate) fn password_source(&self) -> &'static str {
         match (&self.password_command, &self.password_file) {
             (Some(_), _) => "command",
             (None, Some(_)) => "file",

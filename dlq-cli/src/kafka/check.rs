@@ -56,7 +56,7 @@ async fn given(at: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliEr
     let ladder = ladder(&args.ladder);
     let is_default = ladder == Ladder::new();
     for one in args.consumer {
-        let mut plan = ConsumerPlan::new(one.of, one.consumer);
+        let mut plan = ConsumerPlan::new(one.stream, one.consumer);
         plan.ladder = Some(ladder.clone()).filter(|_| !is_default || at.topic == ours(&plan.topic));
         if plan.ladder.is_none() && has_some(at, &ladder, &plan).await? {
             plan.ladder = Some(ladder.clone());

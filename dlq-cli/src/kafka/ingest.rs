@@ -5,7 +5,7 @@ use dlq_core::log::Log as _;
 use dlq_kafka::KafkaLetters;
 
 use super::Broker;
-use crate::broker::{self, Telling};
+use crate::broker::{self, IngestRun, Telling};
 use crate::cli::IngestArgs;
 use crate::error::CliError;
 use crate::output::Output;
@@ -32,5 +32,6 @@ pub(super) async fn run(
     let log = if args.once { log.until_end().patience(POINTED_MESSAGE_WAIT) } else { log };
     let entries = log.follow(into.name.clone(), args.lease).await;
     let entries = entries.map_err(|error| at.failed(error))?;
-    broker::drain(entries, into, telling, &at.shown, out, &args, std::future::pending()).await
+    let ingest = IngestRun { args: &args, shown: &at.shown, into, telling };
+    ingest.run(entries, std::future::pending(), out).await
 }

@@ -36,10 +36,10 @@ impl Measured {
         let broker = Broker::new(rest, shown.to_owned(), args)?;
         let mut topics: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for one in &asked.consumer {
-            let stages = ladder(&asked.ladder).stages(&one.of, &one.consumer);
+            let stages = ladder(&asked.ladder).stages(&one.stream, &one.consumer);
             let stages = stages.map_err(|error| CliError::refused(error.to_string()))?;
             let of_group = topics.entry(one.consumer.clone()).or_default();
-            of_group.push(one.of.clone());
+            of_group.push(one.stream.clone());
             of_group.extend(stages.into_iter().map(|stage| stage.topic));
         }
         let lag = |(group, topics): (String, _)| {

@@ -68,6 +68,7 @@ async fn given(broker: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, C
     };
     deployment.streams = args.stream.into_iter().map(StreamPlan::new).collect();
     let consumers = args.consumer.into_iter();
-    deployment.consumers = consumers.map(|one| ConsumerPlan::new(one.of, one.consumer)).collect();
+    deployment.consumers =
+        consumers.map(|one| ConsumerPlan::new(one.stream, one.consumer)).collect();
     Ok(deployment)
 }

@@ -5,7 +5,7 @@ use dlq_core::log::Log as _;
 use dlq_nats::NatsLetters;
 
 use super::Broker;
-use crate::broker::{self, Telling};
+use crate::broker::{self, IngestRun, Telling};
 use crate::cli::IngestArgs;
 use crate::error::CliError;
 use crate::output::Output;
@@ -39,5 +39,6 @@ pub(super) async fn run(
     }
     // Who stays waits until the right is there again; each refusal is told.
     let refused = async { if args.once { at.refused().await } else { pending().await } };
-    broker::drain(feed, into, telling, &at.shown, out, &args, refused).await
+    let ingest = IngestRun { args: &args, shown: &at.shown, into, telling };
+    ingest.run(feed, refused, out).await
 }

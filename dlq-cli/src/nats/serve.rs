@@ -6,7 +6,7 @@ use dlq_nats::NatsLetters;
 
 use super::Broker;
 use super::url::NatsUrl;
-use crate::cli::{BrokerArgs, ConsumerOf, ServeAtBrokerArgs};
+use crate::cli::{BrokerArgs, ConsumerName, ServeAtBrokerArgs};
 use crate::error::CliError;
 use crate::serve::{Measure, QueueDepth, Readers};
 
@@ -16,7 +16,7 @@ pub(crate) struct Measured {
     rest: String,
     shown: String,
     args: BrokerArgs,
-    consumers: Vec<ConsumerOf>,
+    consumers: Vec<ConsumerName>,
     open: Option<(Broker, NatsLetters)>,
 }
 
@@ -61,9 +61,9 @@ impl Measure for Measured {
             for (consumer, at) in found.consumers {
                 progress.push((broker.stream.clone(), consumer, at.pending, at.ack_pending));
             }
-            for ConsumerOf { of, consumer } in &self.consumers {
-                let at = letters.progress(of, consumer).await?;
-                progress.push((of.clone(), consumer.clone(), at.pending, at.ack_pending));
+            for ConsumerName { stream, consumer } in &self.consumers {
+                let at = letters.progress(stream, consumer).await?;
+                progress.push((stream.clone(), consumer.clone(), at.pending, at.ack_pending));
             }
             // Where there are too many subjects to tell apart, all messages are the best that is known.
             let by_part = match found.by_subject {

@@ -13,7 +13,7 @@ use dlq_redis::foreign::{ForeignLetters, ForeignReplay};
 use serde_json::json;
 
 use super::broker::failed;
-use crate::broker::{self, Replaying, Telling};
+use crate::broker::{self, IngestRun, Replaying, Telling};
 use crate::cli::{Command, IngestArgs, ReplayArgs};
 use crate::commands::show_findings;
 use crate::error::CliError;
@@ -86,7 +86,8 @@ async fn ingest(
     let letters = if args.once { letters.until_end() } else { letters };
     let feed = letters.follow(into.name.clone(), args.lease).await;
     let feed = feed.map_err(|error| at.failed(error))?;
-    broker::drain(feed, into, telling, at.shown, out, &args, pending()).await
+    let ingest = IngestRun { args: &args, shown: at.shown, into, telling };
+    ingest.run(feed, pending(), out).await
 }
 
 /// Sends letters back to their queue.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use dlq_core::log::Log as _;
 
 use super::Broker;
-use crate::broker::{self, Telling};
+use crate::broker::{self, IngestRun, Telling};
 use crate::cli::IngestArgs;
 use crate::error::CliError;
 use crate::output::Output;
@@ -26,5 +26,6 @@ pub(super) async fn run(
     let letters = if args.once { letters.until_end() } else { letters };
     let feed = letters.follow(into.name.clone(), args.lease).await;
     let feed = feed.map_err(|error| at.failed(error))?;
-    broker::drain(feed, into, telling, &at.shown, out, &args, pending()).await
+    let ingest = IngestRun { args: &args, shown: &at.shown, into, telling };
+    ingest.run(feed, pending(), out).await
 }

@@ -51,14 +51,14 @@ pub(super) fn record_processed(
     for event in events {
         let nanos = u64::try_from(event.duration.as_nanos()).unwrap_or(u64::MAX);
         Binder::new(&mut statement)
-            .put(&event.event_id)?
-            .put(&event.subject)?
-            .put(&event.consumer)?
-            .put(event.status.as_str())?
-            .put(event.attempt)?
-            .put(values::signed(nanos))?
-            .put(event.at.as_nanos())?
-            .put(event.error.as_deref())?;
+            .bind(&event.event_id)?
+            .bind(&event.subject)?
+            .bind(&event.consumer)?
+            .bind(event.status.as_str())?
+            .bind(event.attempt)?
+            .bind(values::signed(nanos))?
+            .bind(event.at.as_nanos())?
+            .bind(event.error.as_deref())?;
         statement.raw_execute()?;
     }
     Ok(())

@@ -22,7 +22,7 @@ impl<'s, 'c> Binder<'s, 'c> {
         Self { statement, bound: 0 }
     }
 
-    pub(super) fn put(&mut self, value: impl ToSql) -> Result<&mut Self> {
+    pub(super) fn bind(&mut self, value: impl ToSql) -> Result<&mut Self> {
         // Incremented first: SQLite counts parameters from 1.
         self.bound += 1;
         self.statement.raw_bind_parameter(self.bound, value)?;
@@ -32,30 +32,30 @@ impl<'s, 'c> Binder<'s, 'c> {
 
 impl<'v> Put<'v> for Binder<'_, '_> {
     fn text(&mut self, value: Option<Cow<'v, str>>) -> Result<()> {
-        self.put(value.as_deref()).map(|_| ())
+        self.bind(value.as_deref()).map(|_| ())
     }
 
     fn json(&mut self, value: String) -> Result<()> {
-        self.put(value).map(|_| ())
+        self.bind(value).map(|_| ())
     }
 
     fn int(&mut self, value: Option<i64>) -> Result<()> {
-        self.put(value).map(|_| ())
+        self.bind(value).map(|_| ())
     }
 
     fn bytes(&mut self, value: Option<&'v [u8]>) -> Result<()> {
-        self.put(value).map(|_| ())
+        self.bind(value).map(|_| ())
     }
 
     fn owned_bytes(&mut self, value: Option<Vec<u8>>) -> Result<()> {
-        self.put(value).map(|_| ())
+        self.bind(value).map(|_| ())
     }
 
     fn time(&mut self, value: Option<Timestamp>) -> Result<()> {
-        self.put(value.map(Timestamp::as_nanos)).map(|_| ())
+        self.bind(value.map(Timestamp::as_nanos)).map(|_| ())
     }
 
     fn flag(&mut self, value: bool) -> Result<()> {
-        self.put(value).map(|_| ())
+        self.bind(value).map(|_| ())
     }
 }

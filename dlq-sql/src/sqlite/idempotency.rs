@@ -291,14 +291,14 @@ impl Unit<'_> {
         );
         let mut statement = self.conn().prepare_cached(&sql)?;
         Binder::new(&mut statement)
-            .put(consumer)?
-            .put(key)?
-            .put(values::signed(entry.fence))?
-            .put(entry.attempts)?
-            .put(entry.crashes)?
-            .put(entry.phase.as_str())?
-            .put(entry.since.as_nanos())?
-            .put(entry.until.as_nanos())?;
+            .bind(consumer)?
+            .bind(key)?
+            .bind(values::signed(entry.fence))?
+            .bind(entry.attempts)?
+            .bind(entry.crashes)?
+            .bind(entry.phase.as_str())?
+            .bind(entry.since.as_nanos())?
+            .bind(entry.until.as_nanos())?;
         statement.raw_execute()?;
         Ok(())
     }

@@ -174,7 +174,7 @@ impl<'r, 'c> Writer<'r, 'c> {
             columns::put_body(&row.letter, &mut binder)?;
             columns::put_since(row, &mut binder)?;
         }
-        binder.put(before.tag)?;
+        binder.bind(before.tag)?;
         statement.raw_execute()?;
         if kind(before) != kind(row) {
             self.count(before, -1);
@@ -213,13 +213,13 @@ impl<'r, 'c> Writer<'r, 'c> {
         let (status, reason, cause, class, consumer, subject) = kind;
         let mut statement = self.conn.prepare_cached(&self.names.count)?;
         Binder::new(&mut statement)
-            .put(status.as_str())?
-            .put(reason.as_str())?
-            .put(cause.map_or("", |cause| cause.as_str()))?
-            .put(class.as_str())?
-            .put(consumer)?
-            .put(subject)?
-            .put(by)?;
+            .bind(status.as_str())?
+            .bind(reason.as_str())?
+            .bind(cause.map_or("", |cause| cause.as_str()))?
+            .bind(class.as_str())?
+            .bind(consumer)?
+            .bind(subject)?
+            .bind(by)?;
         statement.raw_execute()?;
         if by < 0 {
             let sql = format!("DELETE FROM {} WHERE n = 0 AND status = ", self.names.counts);
@@ -257,16 +257,16 @@ impl<'r, 'c> Writer<'r, 'c> {
         );
         let mut statement = self.conn.prepare_cached(&sql)?;
         Binder::new(&mut statement)
-            .put(operation.id.as_bytes())?
-            .put(values::json(&operation.spec))?
-            .put(operation.state.as_str())?
-            .put(&operation.by.who)?
-            .put(operation.by.note.as_deref())?
-            .put(operation.created_at.as_nanos())?
-            .put(operation.updated_at.as_nanos())?
-            .put(operation.next_release.as_nanos())?
-            .put(signed(operation.progress.total))?
-            .put(values::json(&operation.progress.by_outcome))?;
+            .bind(operation.id.as_bytes())?
+            .bind(values::json(&operation.spec))?
+            .bind(operation.state.as_str())?
+            .bind(&operation.by.who)?
+            .bind(operation.by.note.as_deref())?
+            .bind(operation.created_at.as_nanos())?
+            .bind(operation.updated_at.as_nanos())?
+            .bind(operation.next_release.as_nanos())?
+            .bind(signed(operation.progress.total))?
+            .bind(values::json(&operation.progress.by_outcome))?;
         statement.raw_execute()?;
         Ok(())
     }
@@ -286,12 +286,12 @@ impl<'r, 'c> Writer<'r, 'c> {
         );
         let mut statement = self.conn.prepare_cached(&sql)?;
         Binder::new(&mut statement)
-            .put(operation.state.as_str())?
-            .put(operation.updated_at.as_nanos())?
-            .put(operation.next_release.as_nanos())?
-            .put(signed(operation.progress.total))?
-            .put(values::json(&operation.progress.by_outcome))?
-            .put(operation.id.as_bytes())?;
+            .bind(operation.state.as_str())?
+            .bind(operation.updated_at.as_nanos())?
+            .bind(operation.next_release.as_nanos())?
+            .bind(signed(operation.progress.total))?
+            .bind(values::json(&operation.progress.by_outcome))?
+            .bind(operation.id.as_bytes())?;
         statement.raw_execute()?;
         Ok(())
     }
@@ -306,14 +306,14 @@ impl<'r, 'c> Writer<'r, 'c> {
                 );
                 let mut statement = self.conn.prepare_cached(&sql)?;
                 Binder::new(&mut statement)
-                    .put(operation.as_bytes())?
-                    .put(signed(index))?
-                    .put(item.letter.as_bytes())?
-                    .put(item.generation)?
-                    .put(consumer)?
-                    .put(item.outcome.as_str())?
-                    .put(item.why.as_deref())?
-                    .put(item.at.as_nanos())?;
+                    .bind(operation.as_bytes())?
+                    .bind(signed(index))?
+                    .bind(item.letter.as_bytes())?
+                    .bind(item.generation)?
+                    .bind(consumer)?
+                    .bind(item.outcome.as_str())?
+                    .bind(item.why.as_deref())?
+                    .bind(item.at.as_nanos())?;
                 statement.raw_execute()?;
             }
             ItemChange::Outcome { outcome, why, at } => {
@@ -322,11 +322,11 @@ impl<'r, 'c> Writer<'r, 'c> {
                 );
                 let mut statement = self.conn.prepare_cached(&sql)?;
                 Binder::new(&mut statement)
-                    .put(outcome.as_str())?
-                    .put(why.as_deref())?
-                    .put(at.as_nanos())?
-                    .put(operation.as_bytes())?
-                    .put(signed(index))?;
+                    .bind(outcome.as_str())?
+                    .bind(why.as_deref())?
+                    .bind(at.as_nanos())?
+                    .bind(operation.as_bytes())?
+                    .bind(signed(index))?;
                 statement.raw_execute()?;
             }
         }
@@ -341,13 +341,13 @@ impl<'r, 'c> Writer<'r, 'c> {
         );
         let mut statement = self.conn.prepare_cached(&sql)?;
         Binder::new(&mut statement)
-            .put(entry.at.as_nanos())?
-            .put(&entry.by.who)?
-            .put(entry.by.note.as_deref())?
-            .put(&entry.action)?
-            .put(&entry.subject)?
-            .put(signed(entry.affected))?
-            .put(entry.operation.as_ref().map(OperationId::as_bytes))?;
+            .bind(entry.at.as_nanos())?
+            .bind(&entry.by.who)?
+            .bind(entry.by.note.as_deref())?
+            .bind(&entry.action)?
+            .bind(&entry.subject)?
+            .bind(signed(entry.affected))?
+            .bind(entry.operation.as_ref().map(OperationId::as_bytes))?;
         statement.raw_execute()?;
         Ok(self.conn.last_insert_rowid())
     }

@@ -29,28 +29,28 @@ pub struct Recorder {
 /// removed, so readers need no lock on the path of every message.
 struct Inner {
     spread: RandomState,
-    subjects: [Slot; SLOTS],
-    known: AtomicUsize,
+    subjects: [Link; BUCKETS],
+    count: AtomicUsize,
     other: OnceLock<Arc<Handles>>,
 }
 
 /// Number of buckets: with [`Recorder::SUBJECTS`] subjects, a list has about eight entries.
-const SLOTS: usize = 128;
+const BUCKETS: usize = 128;
 
 /// Link to the next entry of a bucket. Empty at the end of the list; set once.
-type Slot = OnceLock<Box<Known>>;
+type Link = OnceLock<Box<Entry>>;
 
-struct Known {
+struct Entry {
     subject: Arc<str>,
     handles: Arc<Handles>,
-    next: Slot,
+    next: Link,
 }
 
 impl Default for Inner {
     fn default() -> Self {
-        let subjects = [const { Slot::new() }; SLOTS];
+        let subjects = [const { Link::new() }; BUCKETS];
         let spread = RandomState::default();
-        Self { spread, subjects, known: AtomicUsize::new(0), other: OnceLock::new() }
+        Self { spread, subjects, count: AtomicUsize::new(0), other: OnceLock::new() }
     }
 }
 
@@ -97,17 +97,17 @@ impl Recorder {
     pub(super) fn handles(&self, subject: &Arc<str>) -> Arc<Handles> {
         let mut hasher = self.shared.spread.build_hasher();
         hasher.write(subject.as_bytes());
-        let mut slot = &self.shared.subjects[hasher.finish() as usize % SLOTS];
+        let mut link = &self.shared.subjects[hasher.finish() as usize % BUCKETS];
         loop {
-            let Some(known) = slot.get().map(Box::as_ref).or_else(|| self.learn(slot, subject))
+            let Some(entry) = link.get().map(Box::as_ref).or_else(|| self.add(link, subject))
             else {
                 let other = || Arc::new(Handles::new(&Arc::from(OTHER)));
                 return Arc::clone(self.shared.other.get_or_init(other));
             };
-            if known.subject == *subject {
-                return Arc::clone(&known.handles);
+            if entry.subject == *subject {
+                return Arc::clone(&entry.handles);
             }
-            slot = &known.next;
+            link = &entry.next;
         }
     }
 
@@ -117,14 +117,14 @@ impl Recorder {
     /// Threads that add at the same time may exceed [`SUBJECTS`](Self::SUBJECTS) by their number: the bound only limits
     /// memory and labels, so it is not worth a lock.
     #[cold]
-    fn learn<'a>(&self, slot: &'a Slot, subject: &Arc<str>) -> Option<&'a Known> {
-        if self.shared.known.load(Ordering::Relaxed) >= Self::SUBJECTS {
+    fn add<'a>(&self, link: &'a Link, subject: &Arc<str>) -> Option<&'a Entry> {
+        if self.shared.count.load(Ordering::Relaxed) >= Self::SUBJECTS {
             return None;
         }
-        Some(slot.get_or_init(|| {
-            self.shared.known.fetch_add(1, Ordering::Relaxed);
+        Some(link.get_or_init(|| {
+            self.shared.count.fetch_add(1, Ordering::Relaxed);
             let (subject, handles) = (Arc::clone(subject), Arc::new(Handles::new(subject)));
-            Box::new(Known { subject, handles, next: Slot::new() })
+            Box::new(Entry { subject, handles, next: Link::new() })
         }))
     }
 
@@ -151,7 +151,7 @@ impl Recorder {
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.shared.known.load(Ordering::Relaxed);
-        f.debug_struct("Recorder").field("subjects", &known).finish()
+        let count = self.shared.count.load(Ordering::Relaxed);
+        f.debug_struct("Recorder").field("subjects", &count).finish()
     }
 }
