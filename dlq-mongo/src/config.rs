@@ -125,8 +125,8 @@ impl MongoBuilder {
 
     /// Sets how long an open commit of another process is waited for, for tests.
     #[doc(hidden)]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn commit_timeout(mut self, timeout: Duration) -> Self {
+        self.patience = timeout;
         self
     }
 

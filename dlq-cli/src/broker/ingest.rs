@@ -79,7 +79,7 @@ impl IngestRun<'_> {
         let Destination { store, name } = into;
         let mut ingest = Ingest::new(feed, store.store().clone()).batch(args.batch);
         if args.once {
-            ingest = ingest.patience(PATIENCE);
+            ingest = ingest.outage_timeout(PATIENCE);
         }
         if args.audit {
             ingest = ingest.audit(store.store().clone());

@@ -29,7 +29,7 @@ pub(super) async fn run(
     let log = at.log().group(&*group);
     let mark = at.mark_of(&log).await?;
     let into = broker::store(&args, mark.as_slice(), &at.shown, &group).await?;
-    let log = if args.once { log.until_end().patience(POINTED_MESSAGE_WAIT) } else { log };
+    let log = if args.once { log.until_end().message_timeout(POINTED_MESSAGE_WAIT) } else { log };
     let entries = log.follow(into.name.clone(), args.lease).await;
     let entries = entries.map_err(|error| at.failed(error))?;
     let ingest = IngestRun { args: &args, shown: &at.shown, into, telling };

@@ -76,8 +76,8 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
     }
 
     /// Sets for how long a store or a broker that is not there is waited for. Defaults to for ever.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = Some(patience);
+    pub fn outage_timeout(mut self, timeout: Duration) -> Self {
+        self.patience = Some(timeout);
         self
     }
 
@@ -93,7 +93,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
     ///
     /// # Errors
     ///
-    /// When the store or the broker failed for good or for longer than the [patience](Self::patience), when the store
+    /// When the store or the broker failed for good or for longer than the [timeout of outages](Self::outage_timeout), when the store
     /// refused several letters in a row and took none, or when `tell` failed. What was not confirmed comes again.
     ///
     /// # Cancel safety

@@ -207,7 +207,7 @@ async fn an_outage_is_waited_for_and_confirms_nothing() {
 
     let broker = Broker::with(letters(5));
     let picky = Picky { outages: Mutex::new(u32::MAX), ..Picky::default() };
-    let mut ingest = Ingest::new(broker.entries(), picky).patience(Duration::from_secs(30));
+    let mut ingest = Ingest::new(broker.entries(), picky).outage_timeout(Duration::from_secs(30));
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 5);
 }
@@ -258,7 +258,7 @@ async fn g1_a_lone_letter_is_set_aside_only_where_the_store_answers() {
 
     let broker = Broker::with(letters(1));
     let mut ingest = Ingest::new(broker.entries(), refusing(Some(StoreErrorKind::Unavailable)))
-        .patience(Duration::from_secs(30));
+        .outage_timeout(Duration::from_secs(30));
     ingest.run(pending(), |_| Ok(())).await.unwrap_err();
     assert_eq!(broker.left(), 1);
     assert!(ingest.report().outages > 1, "it was waited for");

@@ -224,8 +224,8 @@ impl KafkaLetters {
     /// one after 15 unless `transaction.max.timeout.ms` says otherwise. The letters behind it come meanwhile; what was
     /// confirmed of them comes again if the process dies before, since the group goes on at the first that is waited for.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn message_timeout(mut self, timeout: Duration) -> Self {
+        self.patience = timeout;
         self
     }
 

@@ -116,10 +116,10 @@ async fn with(trouble: Trouble, is_fatal: bool) -> usize {
     let (mut at, step) = if is_all { (0, 1) } else { (trouble as usize, 4) };
     loop {
         let place = TestDatabase::fresh();
-        let direct = place.builder().patience(WAIT).open().await.unwrap();
+        let direct = place.builder().commit_timeout(WAIT).open().await.unwrap();
         let proxy = Proxy::before(url()).await;
         let through = MongoStore::builder(&proxy.url).database(&place.name).max_connections(2);
-        let through = through.patience(WAIT).migrate(false).open().await.unwrap();
+        let through = through.commit_timeout(WAIT).migrate(false).open().await.unwrap();
         proxy.trouble_after(at, trouble);
         let ran = scenario(&through).await;
         let is_over = proxy.is_troubling();

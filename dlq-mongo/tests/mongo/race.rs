@@ -127,7 +127,7 @@ async fn g6_a_commit_that_was_made_void_meanwhile_does_not_happen() {
     }
     let wait = Duration::from_millis(50);
     let place = TestDatabase::fresh();
-    let direct = place.builder().patience(wait).open().await.unwrap();
+    let direct = place.builder().commit_timeout(wait).open().await.unwrap();
     direct.put(vec![letter(1), letter(2)]).await.unwrap();
     direct.start(OperationSpec::replay(Filter::new()), Actor::new("ana")).await.unwrap();
     let (late, mut asked, go) = late_at(&place, "dlq_commits").await;

@@ -25,7 +25,7 @@ async fn behind(proxy: &Proxy, place: &TestDatabase) -> MongoStore {
     // Once it is dead, nothing comes through.
     let url = proxy.url.replace("TimeoutMS=1000", "TimeoutMS=100");
     let store = MongoStore::builder(url).database(&place.name).max_connections(2);
-    store.patience(WAIT).migrate(false).open().await.unwrap()
+    store.commit_timeout(WAIT).migrate(false).open().await.unwrap()
 }
 
 async fn number_locked(place: &TestDatabase) -> u64 {
@@ -41,7 +41,7 @@ async fn commit(place: &TestDatabase) -> Option<Document> {
 /// Three letters of an operation, and a process that dies with its `at`th command while it claims them.
 async fn dies_while_it_claims(at: usize) -> (TestDatabase, MongoStore, bool) {
     let place = TestDatabase::fresh();
-    let direct = place.builder().patience(WAIT).open().await.unwrap();
+    let direct = place.builder().commit_timeout(WAIT).open().await.unwrap();
     direct.put((0..LETTERS.into()).map(letter).collect()).await.unwrap();
     direct.start(OperationSpec::replay(Filter::new()), Actor::new("ana")).await.unwrap();
     let proxy = Proxy::before(url()).await;

@@ -90,7 +90,7 @@ async fn everything_goes_through_the_api_prefix() {
     let delivery = handle(&mut source).await.unwrap();
     assert_eq!(number(&delivery), 7);
     drop(source);
-    let _lane = billing().retry_queue(&hub).await.unwrap();
+    let _retry_queue = billing().retry_queue(&hub).await.unwrap();
     let sink = NatsSink::open(&hub, DlqStream::new()).await.unwrap();
     assert_eq!(sink.put(vec![letter(1)]).await.unwrap(), [Receipt::Stored]);
     // A consumer that exhausts, and nobody pulls any more: the sweep has to poke it.

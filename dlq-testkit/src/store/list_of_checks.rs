@@ -331,11 +331,11 @@ macro_rules! store_conformance {
                 a_letter_without_an_address_is_skipped,
                 g6_what_is_cancelled_is_not_sent,
                 g6_two_processes_send_each_letter_once;
-            restarts:
-                letters_outlive_a_handle,
-                operations_outlive_a_handle,
+            handles:
+                a_second_handle_finds_letters,
+                a_second_handle_finds_operations,
                 two_handles_see_the_same,
-                crash_marks_outlive_a_handle;
+                a_second_handle_finds_crash_marks;
         }
     };
     (@each $fixture:ty; $($group:ident: $($check:ident),+;)+) => {

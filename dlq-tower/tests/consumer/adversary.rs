@@ -131,7 +131,7 @@ async fn g4_a_line_of_one_key_survives_an_outage() {
 
 /// G4: two sources share what may be in flight, and one that has nothing takes nothing of it.
 #[tokio::test(start_paused = true)]
-async fn g4_an_idle_lane_takes_no_room_from_the_source() {
+async fn g4_an_idle_store_source_takes_no_room_from_the_main_source() {
     for room in 1..=2 {
         let (broker, store) = (Broker::with(5), Store::new());
         let work = handler("orders.handle", |_: Delivery| sleep(SECOND)).build().unwrap();
@@ -151,7 +151,7 @@ async fn g4_an_idle_lane_takes_no_room_from_the_source() {
 
 /// G4: nor does a source that has nothing keep what is due in the store from running.
 #[tokio::test(start_paused = true)]
-async fn g4_an_idle_source_takes_no_room_from_the_lane() {
+async fn g4_an_idle_main_source_takes_no_room_from_the_store_source() {
     let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
     let seen = log.clone();
     let work = handler("orders.handle", move |delivery: Delivery| {
@@ -187,7 +187,7 @@ async fn g9_a_run_that_is_dropped_is_seen_to_have_ended() {
 
 /// G3: a claim that stands too long before it is yielded is not taken for a crash, and is not run beside another.
 #[tokio::test(start_paused = true)]
-async fn g3_a_claim_that_waits_in_the_lane_keeps_its_lease() {
+async fn g3_a_claim_that_waits_in_the_queue_keeps_its_lease() {
     let store = Store::new();
     for offset in 0..4 {
         let origin = Origin::new("script", "orders", Position::Offset(offset));

@@ -111,7 +111,7 @@ async fn g9_a_source_that_panics_is_told_from_one_that_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn g9_a_store_lane_that_dies_is_reported_and_the_rest_goes_on() {
+async fn g9_a_store_source_that_dies_is_reported_and_the_rest_goes_on() {
     let (broker, store) = (Broker::new(), Store::new());
     store.panic("claim");
     let consumer = consumer(&broker, &store).build().unwrap();
@@ -129,7 +129,7 @@ async fn g9_a_store_lane_that_dies_is_reported_and_the_rest_goes_on() {
 
 /// Whatever the store says: a table that was renamed is there again, a right is granted.
 #[tokio::test(start_paused = true)]
-async fn g9_a_store_lane_that_fails_is_ill_and_well_again_with_its_store() {
+async fn g9_a_store_source_that_fails_is_ill_and_well_again_with_its_store() {
     for kind in [StoreErrorKind::NotFound, StoreErrorKind::Corrupt, StoreErrorKind::Unexpected] {
         let (broker, store) = (Broker::new(), due(1).await);
         store.fail("claim", u32::MAX, kind);
@@ -160,7 +160,7 @@ async fn g9_a_store_lane_that_fails_is_ill_and_well_again_with_its_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn g9_one_refused_call_does_not_end_the_store_lane() {
+async fn g9_one_refused_call_does_not_end_the_store_source() {
     let (broker, store) = (Broker::new(), Store::new());
     store.fail("claim", 7, StoreErrorKind::Unavailable);
     store.fail("next_due", 3, StoreErrorKind::Unavailable);

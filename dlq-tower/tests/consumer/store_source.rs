@@ -160,7 +160,7 @@ async fn an_outcome_that_comes_too_late_changes_nothing() {
 
 /// G6: what waited in the source for so long that somebody else has claimed it is theirs to run.
 #[tokio::test(start_paused = true)]
-async fn g6_a_claim_that_was_lost_in_the_lane_is_not_yielded() {
+async fn g6_a_claim_that_was_lost_in_the_queue_is_not_yielded() {
     let store = due(3).await;
     let mut source = source(&store).lease(SECOND);
     let (_, settle) = taken(&mut source).await;

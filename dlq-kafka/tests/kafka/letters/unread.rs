@@ -199,7 +199,7 @@ async fn a_pointer_into_a_topic_that_is_away_is_waited_for_and_then_stops_nobody
     println!("{error}");
     assert!(error.is_transient(), "{error}");
     drop(feed);
-    let impatient = shop.letters().until_end().patience(Duration::ZERO);
+    let impatient = shop.letters().until_end().message_timeout(Duration::ZERO);
     let fed = drain(open(impatient).await).await;
     assert_eq!(fed.len(), 3);
     assert!(fed[0].as_ref().is_err_and(|why| why.contains(&topic)), "{:?}", fed[0]);
@@ -226,7 +226,7 @@ async fn g1_a_message_is_waited_for_whatever_becomes_of_the_topic_of_its_letter(
     let record = FutureRecord::<[u8], _>::to(&shop.topic).partition(0).payload(&b"message"[..]);
     producer.send(record, PATIENCE).await.unwrap();
     shop.bury(&[pointing(1, format!("{}/0/0", shop.topic))]).await;
-    let mut feed = open(shop.letters().patience(PATIENCE * 10)).await;
+    let mut feed = open(shop.letters().message_timeout(PATIENCE * 10)).await;
     tokio::task::block_in_place(|| cluster.kill(node(3)).unwrap());
     let topic = format!("`{}`", shop.topic);
     let mut waits = async || {
@@ -327,7 +327,7 @@ async fn g1_a_message_of_a_transaction_that_is_open_is_waited_for() {
     assert!(shown.attributes[UNREAD].contains("a transaction"), "{:?}", shown.attributes);
 
     // It ends before long, which a broker that is away may not.
-    let mut feed = open(dead.letters().until_end().patience(Duration::ZERO)).await;
+    let mut feed = open(dead.letters().until_end().message_timeout(Duration::ZERO)).await;
     // Nothing behind it waits for that, though it may come again: nothing is committed beyond what is waited for.
     let behind = next_two(&mut feed).await;
     for fed in &behind {
@@ -342,7 +342,7 @@ async fn g1_a_message_of_a_transaction_that_is_open_is_waited_for() {
         assert!(error.is_transient() && error.to_string().contains("a transaction"), "{error}");
     }
     drop(feed);
-    let mut feed = open(dead.letters().until_end().patience(Duration::ZERO)).await;
+    let mut feed = open(dead.letters().until_end().message_timeout(Duration::ZERO)).await;
     let again = next_two(&mut feed).await;
     assert!(again.len() == 2 && again.iter().all(|fed| fed.again), "{again:?}");
     feed.confirm().await.unwrap();

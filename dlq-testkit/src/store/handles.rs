@@ -13,7 +13,7 @@ use crate::fixtures::{delayed_retry, letter};
 
 /// A second handle finds the same letters and delayed retries, one of them compared byte for byte, and the audit entry of a
 /// mark.
-pub async fn letters_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
+pub async fn a_second_handle_finds_letters<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(5).await;
     check.mark(letters[1].id, Mark::Quarantined).await;
     check.enqueue(delayed_retry(&letter(9), 2, check.now())).await;
@@ -28,7 +28,7 @@ pub async fn letters_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
 }
 
 /// Claims, their tokens and a running operation stay valid at a second handle.
-pub async fn operations_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
+pub async fn a_second_handle_finds_operations<F: StoreFixture>(check: Check<F>) {
     check.bury(4).await;
     let operation = check.replay().await;
     let claims = check.claim(2).await;
@@ -61,7 +61,7 @@ pub async fn two_handles_see_the_same<F: StoreFixture>(check: Check<F>) {
 }
 
 /// A second handle counts a run that began at the first and did not end.
-pub async fn crash_marks_outlive_a_handle<F: StoreFixture>(check: Check<F>) {
+pub async fn a_second_handle_finds_crash_marks<F: StoreFixture>(check: Check<F>) {
     CrashMarks::begin(&check.store, letter(1).id).await.expect("begin answers");
     let other = check.reopened().await;
     let unfinished = CrashMarks::begin(&other, letter(1).id).await.expect("begin answers");
