@@ -75,7 +75,7 @@ where
     }
 }
 
-/// What the layer has found.
+/// The tenant that the layer has added to the delivery.
 impl<S> FromDelivery<S> for Tenant {
     fn from_delivery(delivery: &Delivery, _: &S) -> Result<Self, Rejection> {
         let found = delivery.extension::<Self>().cloned();
