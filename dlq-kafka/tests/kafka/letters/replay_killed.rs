@@ -42,7 +42,7 @@ struct Signal {
 impl Subscriber for Signal {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let is_of = |module| metadata.target().starts_with(module);
-        (is_of("dlq_kafka::letters::replay") || is_of("dlq_kafka::session"))
+        (is_of("dlq_kafka::dead::replay") || is_of("dlq_kafka::dead::session"))
             && *metadata.level() == tracing::Level::TRACE
     }
 
