@@ -108,6 +108,16 @@ impl Cli {
 }
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+/// What a configuration file holds.
+const CONTEXTS: &str = "\
+The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
+
+    default = \"prod\"
+
+    [contexts.prod]
+    from = \"nats://ops@nats.internal/DLQ\"   # ${NAME} is a variable of the environment
+    password_command = \"pass show nats/ops\" # or password_file = \"~/.nats-password\"";
+
 impl Command {
     /// The filter of the letters that it is about.
     pub(crate) fn filter(&mut self) -> Option<&mut FilterArgs> {
@@ -183,15 +193,7 @@ pub(crate) enum Command {
     /// Show what is to be done to the tables of a store for this program, or do it
     Migrate(MigrateArgs),
     /// Show the named places of the configuration file, or choose one
-    ///
-    /// The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
-    ///
-    ///     default = "prod"
-    ///
-    ///     [contexts.prod]
-    ///     from = "nats://ops@nats.internal/DLQ"   # ${NAME} is a variable of the environment
-    ///     password_command = "pass show nats/ops" # or password_file = "~/.nats-password"
-    #[command(verbatim_doc_comment)]
+    #[command(after_long_help = CONTEXTS)]
     Context {
         #[command(subcommand)]
         command: ContextCommand,

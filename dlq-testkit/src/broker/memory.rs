@@ -335,8 +335,13 @@ impl MemoryReplay {
         }
     }
 
-    /// Sends one, unless somebody else has.
-    async fn send(&self, letter: &DeadLetter, number: u64) -> ReplayOutcome {
+    /// Sends one, unless somebody else has. Fails when a store has begun to take the letters since the replay began.
+    async fn send(
+        &self,
+        letter: &DeadLetter,
+        number: u64,
+        is_kept: bool,
+    ) -> Result<ReplayOutcome, StoreError> {
         let skipped = ReplayOutcome::Skipped(Skipped::Sent);
         match self.place.flaw {
             Flaw::MarksFirst => {
@@ -346,7 +351,7 @@ impl MemoryReplay {
             }
             Flaw::SendsFirst => {
                 if self.is_sent(letter) {
-                    return skipped;
+                    return Ok(skipped);
                 }
                 self.post(letter, number);
                 tokio::task::yield_now().await;
@@ -354,14 +359,23 @@ impl MemoryReplay {
             }
             _ => {
                 tokio::task::yield_now().await;
+                if self.is_kept() && !is_kept {
+                    let error = StoreError::new(StoreErrorKind::Refused, "send letters back");
+                    return Err(error.with_detail("a store takes the letters now"));
+                }
                 if self.is_sent(letter) {
-                    return skipped;
+                    return Ok(skipped);
                 }
                 self.post(letter, number);
                 self.mark(letter);
             }
         }
-        ReplayOutcome::Sent
+        Ok(ReplayOutcome::Sent)
+    }
+
+    /// Returns true if a store takes the letters.
+    fn is_kept(&self) -> bool {
+        self.place.place().mark.is_some()
     }
 
     fn is_sent(&self, letter: &DeadLetter) -> bool {
@@ -571,7 +585,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
         let selected = replay.select().await?;
         if replay.place.has(Flaw::PlansInEarnest) {
             for letter in &selected.send {
-                let _ = replay.send(letter, 1).await;
+                let _ = replay.send(letter, 1, true).await;
             }
         }
         let shown = selected.send.iter().map(|letter| letter.id).collect();
@@ -592,6 +606,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
         mut tell: impl FnMut(LetterId, &ReplayOutcome) + Send,
     ) -> Result<ReplayReport, StoreError> {
         replay.refused()?;
+        let is_kept = replay.is_kept();
         let selected = replay.select().await?;
         let (mut report, mut stop) = (ReplayReport::default(), pin!(stop));
         let mut count = |letter: &DeadLetter, outcome: ReplayOutcome| {
@@ -602,7 +617,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
             count(letter, ReplayOutcome::Skipped(*why));
         }
         let pause = replay.spec.rules.rate.map(|rate| Duration::from_secs(1) / rate);
-        let mut left = selected.send.len() as u64;
+        let (mut left, mut stopped) = (selected.send.len() as u64, None);
         for letter in &selected.send {
             let pause = pause.filter(|_| !replay.place.has(Flaw::IgnoresRate)).unwrap_or_default();
             if replay.place.has(Flaw::IgnoresCancel) {
@@ -610,11 +625,16 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
             } else if timeout(pause, stop.as_mut()).await.is_ok() {
                 break;
             }
-            let outcome = replay.send(letter, left).await;
-            count(letter, outcome);
+            match replay.send(letter, left, is_kept).await {
+                Ok(outcome) => count(letter, outcome),
+                Err(error) => {
+                    stopped = Some(error);
+                    break;
+                }
+            }
             left -= 1;
         }
-        report.left = left;
+        (report.left, report.stopped) = (left, stopped);
         Ok(report)
     }
 
