@@ -64,25 +64,25 @@ type Value = Arc<dyn Any + Send + Sync>;
 /// Values that layers and the run loop have added, one of a type. Hardly any delivery has more than the run loop's.
 #[derive(Clone, Default)]
 struct Extensions {
-    first: Option<Value>,
+    first: OnceLock<Value>,
     others: Vec<Value>,
 }
 
 impl Extensions {
-    fn set<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
-        let is_free = self.first.as_ref().is_none_or(|first| (**first).is::<T>());
-        if is_free {
-            self.first = Some(value);
+    fn set(&mut self, value: Value) {
+        let is_other = |known: &Value| (**known).type_id() != (*value).type_id();
+        if !self.first.get().is_some_and(is_other) {
+            self.first = OnceLock::from(value);
             return;
         }
-        self.others.retain(|other| !(**other).is::<T>());
+        self.others.retain(is_other);
         self.others.push(value);
     }
 
     #[inline]
     fn get<T: 'static>(&self) -> Option<&Value> {
         let of_type = |value: &&Value| (***value).is::<T>();
-        let first = self.first.as_ref()?;
+        let first = self.first.get()?;
         Some(first).filter(of_type).or_else(|| self.others.iter().find(of_type))
     }
 }
@@ -217,6 +217,16 @@ impl Delivery {
     /// ```
     pub fn with_extension<T: Send + Sync + 'static>(self, value: Arc<T>) -> Self {
         self.change(|shared| shared.extensions.set(value))
+    }
+
+    /// The same for the run loop, whose value is the first. Clones that were made before may have it, too: a source keeps one
+    /// until the message is settled, and to copy the whole delivery on account of it is a tenth of what a message costs.
+    #[doc(hidden)]
+    pub fn with_run_extension<T: Send + Sync + 'static>(self, value: Arc<T>) -> Self {
+        match self.shared.extensions.first.set(value) {
+            Ok(()) => self,
+            Err(value) => self.change(|shared| shared.extensions.set(value)),
+        }
     }
 
     /// Returns the value of this type that a layer outside has [added](Self::with_extension).

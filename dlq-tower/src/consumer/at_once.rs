@@ -154,7 +154,7 @@ impl ConsumerState {
         let runs = self.suspects.runs();
         let is_ordered = message.key.is_some();
         let hand = Hand::again(kept.hand.take(), &self.run_loop, ticket, is_ordered, runs);
-        message.delivery = message.delivery.with_extension(Arc::clone(&hand));
+        message.delivery = message.delivery.with_run_extension(Arc::clone(&hand));
         let disposition = match stack.step(message.delivery.clone(), &mut context) {
             Ok(Ok(settlement))
                 if !waits_here(&message, &settlement)

@@ -344,7 +344,7 @@ impl ConsumerState {
         let hand =
             Hand::new(&self.run_loop, ticket, (ordered, unread), runs, (Some(turn), suspect));
         let hand = Ending(hand);
-        let delivery = delivery.with_extension(Arc::clone(&hand.0));
+        let delivery = delivery.with_run_extension(Arc::clone(&hand.0));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;
