@@ -52,6 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("nats-bury", nats::bury::run),
         #[cfg(feature = "nats")]
         ("nats-replay", nats::replay::run),
+        #[cfg(feature = "nats")]
+        ("nats-retries", nats::retries::run),
         #[cfg(feature = "kafka")]
         ("kafka-consume", kafka::consume::run),
         #[cfg(feature = "kafka")]

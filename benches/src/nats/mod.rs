@@ -8,6 +8,7 @@ pub(crate) mod consume;
 mod ours;
 mod raw;
 pub(crate) mod replay;
+pub(crate) mod retries;
 
 use std::error::Error;
 use std::time::Duration;
@@ -122,7 +123,13 @@ fn run_on(
     size: Size,
     bench: impl AsyncFnOnce(&mut Bench, usize) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
-    let count = size.pick(2_000, 100_000);
+    run_with(size.pick(2_000, 100_000), bench)
+}
+
+fn run_with(
+    count: usize,
+    bench: impl AsyncFnOnce(&mut Bench, usize) -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

@@ -101,6 +101,12 @@ impl Puller {
         Self { prefetch: messages.max(1), ..self }
     }
 
+    /// Yields first what is due first, of messages that say when they are.
+    pub(crate) fn by_due(mut self) -> Self {
+        self.ready.sort_by_due();
+        self
+    }
+
     /// Sees to these as well.
     pub(crate) fn with_overdue(self, overdue: Overdue) -> Self {
         Self { overdue: Some(overdue), ..self }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::{Client, Message, Subject};
-use dlq_core::{Headers, TransportError};
+use dlq_core::protocol::names;
+use dlq_core::{Headers, Timestamp, TransportError};
 use tokio::time::Instant;
 
 use crate::client::error::unavailable;
@@ -26,6 +27,8 @@ pub(crate) struct Fetched {
     /// No later than this its lease has begun.
     received: Instant,
     renewal: Option<Renewal>,
+    /// When it is due, where that counts.
+    due: Option<Timestamp>,
     /// Present for a message that no client can read, and that was read otherwise.
     pub(crate) unreadable: Option<Unreadable>,
 }
@@ -38,6 +41,11 @@ pub(crate) struct Unreadable {
     pub(crate) held: Held,
 }
 
+/// When a retry record is due.
+fn due(message: &Message) -> Option<Timestamp> {
+    message.headers.as_ref()?.get(names::RETRY_DUE)?.as_str().parse().ok()
+}
+
 /// The server was told that a lease is to begin anew, and has not confirmed it.
 #[derive(Clone, Copy, Debug)]
 struct Renewal {
@@ -47,7 +55,7 @@ struct Renewal {
     told: Instant,
 }
 
-/// Fetched messages that wait here, in their order.
+/// Fetched messages that wait here, in the order in which they came or are due.
 ///
 /// After a quarter of a lease the server is told that it is to begin anew. Where it has not confirmed that within half of
 /// the lease, the message is not handed out: a consumer between two leaders hears nothing, and then somebody else gets it.
@@ -60,11 +68,18 @@ pub(crate) struct Ready {
     number: u64,
     /// Before then there is nothing to say.
     renew: Instant,
+    is_by_due: bool,
 }
 
 impl Ready {
     pub(crate) fn new(inbox: String) -> Self {
-        Self { fetched: VecDeque::new(), inbox, number: 1, renew: Instant::now() }
+        let (fetched, renew) = (VecDeque::new(), Instant::now());
+        Self { fetched, inbox, number: 1, renew, is_by_due: false }
+    }
+
+    /// From here on what is due first comes first, and what does not say when it is due before that.
+    pub(crate) fn sort_by_due(&mut self) {
+        self.is_by_due = true;
     }
 
     /// Returns the subject of all answers.
@@ -99,8 +114,10 @@ impl Ready {
         at: Instant,
     ) {
         let (renewal, unreadable) = (None, None);
-        let fetched = Fetched { message, reply, place, received: at, renewal, unreadable };
-        self.fetched.push_back(fetched);
+        let due = if self.is_by_due { due(&message) } else { None };
+        let before = self.fetched.iter().rposition(|other| other.due <= due);
+        let fetched = Fetched { message, reply, place, received: at, renewal, due, unreadable };
+        self.fetched.insert(before.map_or(0, |before| before + 1), fetched);
     }
 
     /// Takes up a message that no client can read, whose lease has just begun anew.
@@ -117,8 +134,9 @@ impl Ready {
         let (stream, published) = (stream.to_owned(), kept.time);
         let place = MessageMeta { stream, delivered: 1, sequence: kept.sequence, published };
         let unreadable = Some(Unreadable { headers: kept.headers, held });
-        let (received, renewal) = (Instant::now(), None);
-        self.fetched.push_back(Fetched { message, reply, place, received, renewal, unreadable });
+        let (received, renewal, due) = (Instant::now(), None, None);
+        let fetched = Fetched { message, reply, place, received, renewal, due, unreadable };
+        self.fetched.push_back(fetched);
     }
 
     pub(crate) fn clear(&mut self) {
@@ -211,5 +229,50 @@ impl Ready {
             }
         }
         let _ = client.flush().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_nats::HeaderMap;
+
+    use super::*;
+
+    fn due_at(ready: &mut Ready, sequence: u64, due: Option<i64>) {
+        let mut headers = HeaderMap::new();
+        if let Some(due) = due {
+            headers.insert(names::RETRY_DUE, Timestamp::from_millis(due).to_string());
+        }
+        let message = Message {
+            subject: "retry.billing.orders".into(),
+            reply: None,
+            payload: "".into(),
+            headers: Some(headers),
+            status: None,
+            description: None,
+            length: 0,
+        };
+        let stream = "DLQ_RETRY".to_owned();
+        let published = Timestamp::EPOCH;
+        let place = MessageMeta { stream, delivered: 1, sequence, published };
+        ready.push(message, format!("reply.{sequence}").into(), place, Instant::now());
+    }
+
+    fn order(is_by_due: bool) -> Vec<u64> {
+        let mut ready = Ready::new("inbox".to_owned());
+        if is_by_due {
+            ready.sort_by_due();
+        }
+        let dues = [Some(300), Some(100), None, Some(200), Some(100), None];
+        for (sequence, due) in (1..).zip(dues) {
+            due_at(&mut ready, sequence, due);
+        }
+        std::iter::from_fn(|| ready.pop()).map(|fetched| fetched.place.sequence).collect()
+    }
+
+    #[tokio::test]
+    async fn records_come_as_they_are_due_and_messages_as_they_came() {
+        assert_eq!(order(true), [3, 6, 2, 5, 4, 1]);
+        assert_eq!(order(false), [1, 2, 3, 4, 5, 6], "a header of a producer says nothing");
     }
 }

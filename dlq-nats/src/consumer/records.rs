@@ -1,6 +1,7 @@
 //! [`Records`]: the retry records of one consumer, when they are due.
 
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use dlq_core::{
     TransportErrorKind,
 };
 use futures_util::future::BoxFuture;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::leader::{self, Which};
 use crate::client::message_meta::MessageMeta;
@@ -23,11 +24,15 @@ use crate::consumer::ready::Fetched;
 use crate::consumer::settle::{NatsSettle, Server, nak};
 use crate::consumer::source::Reading;
 
-/// Time by which a record may come early: less than clocks differ.
-const EARLY: Duration = Duration::from_millis(20);
-/// Time for which a record is given back beyond its due time, since the process that gets it next may have a clock that is
-/// behind: each time that it is handed out counts, and what is handed out often is a suspect.
-const SLACK: Duration = Duration::from_millis(100);
+/// Time before its due time at which the server is to hand a record out. It looks at its schedules every 250 ms at most, so that
+/// whatever it is told comes up to that much later; the rest of the time is waited for here.
+pub(crate) const LEAD: Duration = Duration::from_millis(300);
+/// Time for which a record waits here, at most, until it is due. One that is due later is given back to the server until half of
+/// that is left: each time that it is handed out counts, and what is handed out often is a suspect, so that a process with a
+/// clock that is behind had better not give it back once more.
+const HOLD: Duration = Duration::from_millis(500);
+/// Interval at which a record that waits makes way for others that have come meanwhile and are due before it.
+const LOOK: Duration = Duration::from_millis(10);
 /// The header of what the server's own schedule has handed out.
 const SCHEDULER: &str = "Nats-Scheduler";
 
@@ -65,6 +70,7 @@ struct Opening {
 
 impl Records {
     pub(crate) fn new(server: Arc<Server>, reading: Reading, puller: Puller) -> Self {
+        let puller = puller.by_due();
         Self { server, reading, puller, opening: None, told: None }
     }
 
@@ -101,7 +107,7 @@ impl Records {
                 Ok(Some((delivery, due, aside))) => {
                     let now = self.reading.clock.now();
                     let early = due.map_or(Duration::ZERO, |due| due.since(now));
-                    if early <= EARLY {
+                    if early.is_zero() {
                         let front = self.puller.pop().and_then(|fetched| fetched.unreadable);
                         let held = front.map(|unreadable| unreadable.held);
                         let (server, lease) = (Arc::clone(&self.server), self.puller.lease());
@@ -109,7 +115,13 @@ impl Records {
                         let settle = settle.with_held(held);
                         return Ok(Some((delivery, settle)));
                     }
-                    (early + SLACK, None)
+                    if early <= HOLD {
+                        let record: Read = Ok(Some((delivery, due, aside)));
+                        self.opening = Some(Opening { reply, record: Box::pin(ready(record)) });
+                        sleep(early.min(LOOK)).await;
+                        continue;
+                    }
+                    (early - HOLD / 2, None)
                 }
                 Err(error) => (UNREADABLE, Some(error)),
             };
@@ -198,10 +210,10 @@ async fn read(reading: Reading, context: Context, fetched: Fetched) -> Read {
         );
         return Ok(Some((reading.main(fetched), None, Vec::new())));
     };
-    // That it is due is for the server to say where it has kept the record until then.
-    let is_fired = headers.get(SCHEDULER).is_some();
     let wire::Unpacked { message, decoded, rest } = read;
-    let due = decoded.due.filter(|_| !is_fired);
+    // Where the server has kept the record its clock counts.
+    let latest = headers.get(SCHEDULER).map(|_| reading.clock.now().after(LEAD));
+    let due = decoded.due.map(|due| latest.map_or(due, |latest| due.min(latest)));
     let (origin, death) = (rest.origin, Some(rest.death));
     let stage = Arc::from(fetched.message.subject.as_str());
     let retry = RetryRecord { message, decoded, origin, death, stage };

@@ -9,13 +9,15 @@ use crate::client::names::{tail, token};
 use crate::client::publish::{Outgoing, send};
 use crate::client::streams::RetryStream;
 use crate::client::wire::Rest;
+use crate::consumer::records::LEAD;
 
 const OPERATION: &str = "write a retry record";
 
 /// Retry queue of a consumer. [`NatsTransport::retry_queue`](crate::NatsTransport::retry_queue) makes it.
 ///
-/// A record is published to `retry.CONSUMER.SUBJECT` in the [retry stream](RetryStream) when it is due, by the server's
-/// own schedule where it has them, and only the sources of this consumer hear it. It keeps message, origin and identity
+/// A record is published to `retry.CONSUMER.SUBJECT` in the [retry stream](RetryStream) 300 ms before it is due, by the server's
+/// own schedule where it has them, and only the sources of this consumer hear it, which wait for the rest of the time: the server
+/// looks at its schedules every 250 ms. It keeps message, origin and identity
 /// of the delivery that failed; attempts and history travel in its headers.
 ///
 /// A record is one hop of one death, replay and payload: within the stream's duplicate window writing the hop again changes nothing. What a
@@ -84,8 +86,9 @@ impl RetryQueue for NatsRetryQueue {
         let (prefix, consumer) = (&self.stream.prefix, &self.consumer);
         let mut subject = format!("{prefix}.{consumer}.{}", tail(message.subject()));
         let mut orders = Vec::new();
-        if self.schedules && *due > self.clock.now() {
-            orders.push(("Nats-Schedule", format!("@at {due}")));
+        let fires = due.before(LEAD);
+        if self.schedules && fires > self.clock.now() {
+            orders.push(("Nats-Schedule", format!("@at {fires}")));
             orders.push(("Nats-Schedule-Target", subject));
             // A subject has one schedule, so each record has a subject of its own.
             subject = format!("{prefix}-at.{consumer}.{place}");

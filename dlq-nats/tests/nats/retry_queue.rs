@@ -1,5 +1,6 @@
 //! The retry queue, and who is believed to be a known letter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,36 @@ async fn the_server_keeps_records_until_they_are_due() {
         stored[0].headers.get("Nats-Schedule-Target").unwrap().as_str(),
         "retry.billing.orders.created"
     );
+    let fires = format!("@at {}", due.before(Duration::from_millis(300)));
+    assert_eq!(stored[0].headers.get("Nats-Schedule").unwrap().as_str(), fires);
     assert_eq!(stored[0].payload, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_record_comes_before_it_is_due_and_none_is_handed_out_twice() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let queue = billing().retry_queue(&server.client).await.unwrap();
+    server.publish(1..=20).await;
+    let mut source = server.source(&billing()).await;
+    let mut dues = BTreeMap::new();
+    for n in 0..20_u64 {
+        let (delivery, settle) = next(&mut source).await;
+        // Some are due before the server would look at a schedule, some by their schedules.
+        let due = SystemClock.now().after(Duration::from_millis(150 * (n % 5)));
+        dues.insert(number(&delivery), due);
+        queue.enqueue(delayed_retry(delivery, "billing", due)).await.unwrap();
+        settle.settle(Disposition::Succeeded).await.unwrap();
+    }
+    for _ in 0..20 {
+        let record = handle(&mut source).await.unwrap();
+        let now = SystemClock.now();
+        assert_eq!(record.delivered_from(), DeliveredFrom::Retry);
+        assert_eq!(record.deliveries(), 1, "it waited here, and was not given back");
+        assert!(dues[&number(&record)] <= now);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
