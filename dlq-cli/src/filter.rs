@@ -129,7 +129,7 @@ impl FromStr for Offsets {
 
 /// A point in time, given as such or as an age.
 #[derive(Clone, Copy, Debug)]
-struct When(Timestamp);
+pub(crate) struct When(pub(crate) Timestamp);
 
 impl FromStr for When {
     type Err = String;

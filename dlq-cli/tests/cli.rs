@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, Maintenance as _,
-    OperationSpec, Operations as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Finish, Finished, Letters as _,
+    Maintenance as _, OperationSpec, Operations as _,
 };
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Filter, History, Message, Origin, Position,
@@ -306,7 +306,7 @@ async fn marks_go_round_and_keep_the_note() {
             "3\n"
         );
     }
-    let audit = bench.store.audit(10).await.unwrap();
+    let audit = bench.store.audit(AuditRequest::latest(10)).await.unwrap();
     assert_eq!(audit[0].by.who, "ana@ops");
     assert_eq!(audit[0].by.note.as_deref(), Some("a schema change"));
     assert_eq!(audit[0].action, "resolve");

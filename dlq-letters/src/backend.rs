@@ -179,9 +179,13 @@ pub trait Backend: Letters + CrashMarks + fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<ItemPage, StoreError>> + Send;
 
+    /// Returns the entries of the audit that stand before the one of this number, or the newest, newest first; at most `limit`.
     /// See [`Maintenance::audit`](dlq_core::store::Maintenance::audit).
-    fn audit(&self, limit: u32)
-    -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
+    fn audit(
+        &self,
+        before: Option<u64>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
 
     /// See [`Maintenance::record_processed`](dlq_core::store::Maintenance::record_processed).
     fn record_processed(

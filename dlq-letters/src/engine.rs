@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{
-    Actor, Claim, ClaimRequest, ClaimToken, Cleanup, Control, Edit, Finish, Finished, Mark, Marked,
-    Operation, OperationSpec, Plan, Receipt, ScheduleRun, Selection, Target, count_quarantined,
+    Actor, AuditEntry, AuditRequest, Claim, ClaimRequest, ClaimToken, Cleanup, Control, Edit,
+    Finish, Finished, Mark, Marked, Operation, OperationSpec, Plan, Receipt, ScheduleRun,
+    Selection, Target, count_quarantined,
 };
 use dlq_core::{
     DeadLetter, DelayedRetry, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
@@ -287,6 +288,24 @@ pub async fn mark<B: Backend>(
     let entry = Entry { by, action, subject: json(&selection).into(), number: None };
     let step = |walk, entry| MarkPage { walk, mark, entry };
     in_steps(backend, ["mark letters", "marked"], walk, entry, step).await
+}
+
+/// Returns actions of operators; see [`Maintenance::audit`](dlq_core::store::Maintenance::audit).
+pub async fn audit<B: Backend>(
+    backend: &B,
+    request: AuditRequest,
+) -> Result<Vec<AuditEntry>, StoreError> {
+    const PAGE: u32 = 1_000;
+    let (mut found, mut before) = (Vec::new(), request.before);
+    let is_full = |found: &Vec<_>| found.len() >= request.limit as usize;
+    while !is_full(&found) {
+        let page = backend.audit(before, PAGE.min(request.limit.max(PAGE / 10))).await?;
+        let Some(last) = page.last() else { break };
+        before = Some(last.number);
+        found.extend(page.into_iter().filter(|entry| request.matches(entry)));
+    }
+    found.truncate(request.limit as usize);
+    Ok(found)
 }
 
 /// Deletes letters; see [`Maintenance::delete`](dlq_core::store::Maintenance::delete).

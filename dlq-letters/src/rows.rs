@@ -463,6 +463,7 @@ impl Rows {
         operation: Option<OperationId>,
     ) {
         self.note(Note::New(AuditEntry {
+            number: 0,
             at: self.now,
             by: by.clone(),
             action: action.to_owned(),

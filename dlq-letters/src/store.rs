@@ -178,8 +178,11 @@ macro_rules! store {
                     engine::restore(self, letters, by).await
                 }
 
-                async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
-                    Backend::audit(self, limit).await
+                async fn audit(
+                    &self,
+                    request: AuditRequest,
+                ) -> Result<Vec<AuditEntry>, StoreError> {
+                    engine::audit(self, request).await
                 }
 
                 async fn record_processed(

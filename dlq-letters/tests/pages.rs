@@ -8,8 +8,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, CheckLimits, ClaimRequest, Claims as _, Control, ItemOutcome, Letters as _,
-    Maintenance as _, Mark, OperationSpec, OperationState, Operations as _, Selection,
+    Actor, AuditRequest, CheckLimits, ClaimRequest, Claims as _, Control, ItemOutcome,
+    Letters as _, Maintenance as _, Mark, OperationSpec, OperationState, Operations as _,
+    Selection,
 };
 use dlq_core::{
     DeadLetter, ErrorClass, Filter, Message, Origin, Position, Reason, Sink as _, Status, Timestamp,
@@ -113,7 +114,7 @@ async fn letters_that_arrive_while_others_are_frozen_are_not_part_of_it() {
     store.put((MANY..MANY + 600).map(letter).collect()).await.unwrap();
     let started = start.await.unwrap();
     assert_eq!((started.state, started.progress.total), (OperationState::Running, MANY));
-    let replays = store.audit(10).await.unwrap();
+    let replays = store.audit(AuditRequest::latest(10)).await.unwrap();
     assert_eq!((replays.len(), replays[0].affected), (1, MANY), "{replays:?}");
 }
 
@@ -154,7 +155,7 @@ async fn g6_a_cancel_stops_at_once_and_takes_the_rest_back_in_pages() {
     assert!(store.claim(request(10)).await.unwrap().is_empty());
     let cancelled = cancel.await.unwrap();
     assert_eq!(cancelled.progress.with_outcome(ItemOutcome::Skipped), MANY);
-    let audit = store.audit(10).await.unwrap();
+    let audit = store.audit(AuditRequest::latest(10)).await.unwrap();
     assert_eq!((audit.len(), audit[0].affected), (2, MANY), "{audit:?}");
 }
 
@@ -168,7 +169,7 @@ async fn a_mark_of_many_is_one_entry_and_leaves_what_arrives_alone() {
     store.put((MANY..MANY + 600).map(letter).collect()).await.unwrap();
     assert_eq!(mark.await.unwrap().changed, MANY);
     assert_eq!(store.count(quarantined).await.unwrap(), MANY);
-    let audit = store.audit(10).await.unwrap();
+    let audit = store.audit(AuditRequest::latest(10)).await.unwrap();
     assert_eq!((audit.len(), audit[0].affected), (1, MANY), "{audit:?}");
 }
 

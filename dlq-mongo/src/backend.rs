@@ -80,8 +80,8 @@ impl Backend for MongoStore {
         self.db().list_items(id, after, limit).await.during("list the items")
     }
 
-    async fn audit(&self, limit: u32) -> StoreResult<Vec<AuditEntry>> {
-        self.db().read_audit(limit).await.during("read the audit")
+    async fn audit(&self, before: Option<u64>, limit: u32) -> StoreResult<Vec<AuditEntry>> {
+        self.db().read_audit(before, limit).await.during("read the audit")
     }
 
     async fn record_processed(&self, events: Vec<ProcessedEvent>) -> StoreResult<()> {

@@ -25,13 +25,20 @@ fn at(document: &Document, name: &str) -> Timestamp {
 }
 
 impl Db {
-    pub(crate) async fn read_audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+    pub(crate) async fn read_audit(
+        &self,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let found = self.find(Coll::Audit, Document::new(), newest_first(limit)).await?;
+        let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
+        let earlier = doc! { "_id": { "$lt": before } };
+        let found = self.find(Coll::Audit, earlier, newest_first(limit)).await?;
         let owned = |found: &Document, name| text(found, name).unwrap_or_default().to_owned();
         let entry = |found: &Document| AuditEntry {
+            number: number(found, "_id").unwrap_or(0).cast_unsigned(),
             at: at(found, "at"),
             by: Actor { who: owned(found, "who"), note: text(found, "note").map(str::to_owned) },
             action: owned(found, "action"),

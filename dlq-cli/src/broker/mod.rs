@@ -38,6 +38,7 @@ pub(crate) fn changes(command: &Command) -> bool {
     matches!(
         command,
         Command::Op { .. }
+            | Command::Audit(_)
             | Command::Mark(_)
             | Command::Delete(_)
             | Command::Edit(_)

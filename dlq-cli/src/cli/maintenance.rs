@@ -27,6 +27,9 @@ pub(crate) struct EditArgs {
     /// Change the payload in $VISUAL or $EDITOR
     #[arg(long, group = "new_payload")]
     pub(crate) editor: bool,
+    /// Undo the latest edit of the letter, as the audit keeps it. Undone again, it is made again
+    #[arg(long, conflicts_with_all = ["new_payload", "header", "remove_header"])]
+    pub(crate) undo: bool,
     /// Replace every header of this name by one; may be given several times
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) header: Vec<Attribute>,

@@ -33,7 +33,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use dlq_core::Cursor;
 use dlq_core::store::{Mark, Pace};
 
-use crate::filter::FilterArgs;
+use crate::filter::{FilterArgs, When};
 
 /// Look at dead letters, group them, send them back.
 ///
@@ -169,6 +169,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: OpCommand,
     },
+    /// Show what was done to letters, by whom and why, newest first
+    Audit(AuditArgs),
     /// Mark letters as quarantined, pending or resolved
     Mark(MarkArgs),
     /// Delete letters
@@ -224,6 +226,7 @@ impl Command {
             Self::Peek(_) => "peek",
             Self::Replay(_) => "replay",
             Self::Op { .. } => "op",
+            Self::Audit(_) => "audit",
             Self::Mark(_) => "mark",
             Self::Delete(_) => "delete",
             Self::Edit(_) => "edit",
@@ -440,6 +443,35 @@ pub(crate) struct SteerArgs {
     /// Reason; kept in the audit
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Only what names this letter, by its id or the first digits of it, and what was done with its present operation. What
+    /// was done to all letters of a filter names none of them
+    #[arg(long, value_name = "ID", conflicts_with = "op")]
+    pub(crate) letter: Option<String>,
+    /// Only what started or steered this operation: its id, or the first digits of it
+    #[arg(long, value_name = "ID")]
+    pub(crate) op: Option<String>,
+    /// Only what this person or program did: ana, or ana@ops-host
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
+    /// Only this: replay, pause, resume, cancel, quarantine, release, resolve, edit, delete, cleanup, deduplicate, restore
+    #[arg(long, value_name = "ACTION")]
+    pub(crate) action: Option<String>,
+    /// At or after: a time (2026-11-21T03:00:00Z) or an age (1h)
+    #[arg(long, value_name = "TIME|AGE")]
+    pub(crate) since: Option<When>,
+    /// Before: a time or an age
+    #[arg(long, value_name = "TIME|AGE")]
+    pub(crate) until: Option<When>,
+    /// Show what edits changed
+    #[arg(long)]
+    pub(crate) diff: bool,
+    /// Maximum number; 0 for all
+    #[arg(long, default_value_t = 50)]
+    pub(crate) limit: u32,
 }
 
 #[derive(Debug, Args)]

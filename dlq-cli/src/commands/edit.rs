@@ -1,7 +1,7 @@
 use std::io::Read as _;
 use std::process::ExitCode;
 
-use dlq_core::store::Edit;
+use dlq_core::store::{AuditEntry, AuditRequest, Edit, Maintenance as _};
 use dlq_core::{DeadLetter, DeadLetters, StoreError};
 
 use super::Context;
@@ -17,14 +17,19 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: EditArgs,
 ) -> Result<ExitCode, CliError> {
-    let is_payload = args.payload.is_some() || args.payload_text.is_some() || args.no_payload;
+    let is_payload =
+        args.undo || args.payload.is_some() || args.payload_text.is_some() || args.no_payload;
     if !(is_payload || args.editor) && args.header.is_empty() && args.remove_header.is_empty() {
         return Err(CliError::refused(
             "nothing to change was given; say --payload FILE, --payload-text TEXT, --no-payload, --editor, --header \
-             NAME=VALUE or --remove-header NAME",
+             NAME=VALUE, --remove-header NAME or --undo",
         ));
     }
     let letter = store.get(letter_id(&context.letters, &args.id).await?).await?;
+    if args.undo {
+        let edit = undoing(store, &letter).await?;
+        return change(context, store, &args, &letter, edit).await;
+    }
     if !args.editor {
         return change(context, store, &args, &letter, payload(&args)?).await;
     }
@@ -39,6 +44,29 @@ pub(super) async fn run(
         say!("what you wrote is kept in {}", draft.keep()?.display());
     }
     changed
+}
+
+/// The edit that undoes the latest one.
+async fn undoing(store: &DeadLetters, letter: &DeadLetter) -> Result<Edit, CliError> {
+    // Edits of others may hold its id in their payloads.
+    let of_letter = |entry: &AuditEntry| {
+        let subject = serde_json::from_str::<serde_json::Value>(&entry.subject).ok()?;
+        let is_changed = subject.get("payload").is_some() || subject.get("headers").is_some();
+        (is_changed && *subject.get("letter")? == letter.id.to_string()).then_some(())
+    };
+    let mut request = AuditRequest::latest(100).letter(letter.id).action("edit");
+    loop {
+        let entries = store.store().audit(request.clone()).await?;
+        if let Some(entry) = entries.iter().find(|entry| of_letter(entry).is_some()) {
+            return Edit::undoing(&entry.subject, letter).map_err(|error| {
+                let detail = error.to_string();
+                StoreError::new(error.kind(), "undo the edit").with_detail(detail).into()
+            });
+        }
+        let Some(last) = entries.last() else { break };
+        request.before = Some(last.number);
+    }
+    Err(CliError::refused(format!("letter {} was not edited; there is nothing to undo", letter.id)))
 }
 
 /// The payload that was given.

@@ -1,5 +1,6 @@
 //! Verbs, a file for each.
 
+mod audit;
 mod check;
 mod cleanup;
 mod context;
@@ -137,6 +138,7 @@ async fn at_store(
     let exit = match command {
         Command::Replay(args) => replay::run(&mut context, &store, *args).await,
         Command::Op { command } => op::run(&mut context, &store, command).await,
+        Command::Audit(args) => audit::run(&mut context, &store, args).await,
         Command::Mark(args) => mark::run(&mut context, &store, args).await,
         Command::Delete(args) => delete::run(&mut context, &store, args).await,
         Command::Edit(args) => edit::run(&mut context, &store, args).await,

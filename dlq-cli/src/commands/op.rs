@@ -59,7 +59,7 @@ pub(super) async fn run(
 }
 
 /// The operation whose id begins with these digits, among the latest.
-async fn named(store: &DeadLetters, digits: &str) -> Result<OperationId, CliError> {
+pub(super) async fn named(store: &DeadLetters, digits: &str) -> Result<OperationId, CliError> {
     if let Ok(id) = digits.parse() {
         return Ok(id);
     }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use dlq_core::store::{Actor, Letters as _, Maintenance as _};
+use dlq_core::store::{Actor, AuditRequest, Letters as _, Maintenance as _};
 use dlq_core::{Clock as _, DeadLetter, Filter, Resolution, Status, SystemClock};
 use dlq_testkit::fixtures::letter;
 
@@ -41,7 +41,7 @@ async fn what_is_resolved_and_old_is_deleted() {
     assert_eq!(bench.run(&args).ok().out, "deleted: 6\n");
     assert_eq!(bench.run(&args).ok().out, "deleted: 0\n");
     assert_eq!(bench.count().await, 24);
-    let audit = bench.store.audit(2).await.unwrap();
+    let audit = bench.store.audit(AuditRequest::latest(2)).await.unwrap();
     assert_eq!((audit[1].action.as_str(), audit[1].affected), ("cleanup", 6));
     assert_eq!(audit[1].by.note.as_deref(), Some("monthly"));
     assert_eq!(bench.store.verify().await.unwrap(), Vec::<String>::new());

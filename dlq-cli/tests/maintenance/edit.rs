@@ -1,6 +1,8 @@
 use std::fs::File;
 
-use dlq_core::store::{Actor, ClaimRequest, Claims as _, Letters as _, Maintenance as _, Mark};
+use dlq_core::store::{
+    Actor, AuditRequest, ClaimRequest, Claims as _, Letters as _, Maintenance as _, Mark,
+};
 use dlq_core::store::{OperationSpec, Operations as _, Receipt, Selection};
 use dlq_core::{DeadLetter, Filter, Message, RetryQueue as _, Sink as _, Timestamp};
 use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter, letter_of};
@@ -28,7 +30,7 @@ async fn an_edited_letter_is_sent_as_it_is_now_and_is_one_letter() {
     assert!(bench.run(&["show", &id]).ok().out.contains("edited     1 times"));
     assert_eq!(bench.store.put(vec![letter(1)]).await.unwrap(), [Receipt::Unchanged]);
 
-    let audit = bench.store.audit(1).await.unwrap().remove(0);
+    let audit = bench.store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((audit.action.as_str(), audit.by.who.as_str()), ("edit", "ana@ops"));
     assert_eq!(audit.by.note.as_deref(), Some("a typo"));
     let subject: Value = serde_json::from_str(&audit.subject).unwrap();
@@ -102,7 +104,7 @@ async fn nothing_is_changed_unasked() {
     let same = bench.run(&["edit", &id, "--payload-text", "{\"order\":1}"]).ok();
     assert!(same.err.contains("nothing to change"), "{}", same.err);
     assert_eq!(bench.store.get(letter(1).id).await.unwrap(), before);
-    assert!(bench.store.audit(10).await.unwrap().is_empty());
+    assert!(bench.store.audit(AuditRequest::latest(10)).await.unwrap().is_empty());
 }
 
 #[tokio::test]

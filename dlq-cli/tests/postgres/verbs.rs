@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, Maintenance as _, Receipt,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Finish, Finished, Letters as _,
+    Maintenance as _, Receipt,
 };
 use dlq_core::{Clock as _, DeadLetter, Filter, Resolution, Sink as _, Status, SystemClock};
 use dlq_testkit::fixtures::{CONSUMER, letter, varied};
@@ -116,7 +117,7 @@ async fn marks_go_round_and_deleting_wants_a_filter_and_a_yes() {
         assert_eq!(ran.out, format!("marked {mark}: {expected}\n"));
         assert_eq!(bench.run(&["count", "--status", mark]).ok().out, "6\n");
     }
-    let audit = bench.store.audit(1).await.unwrap().remove(0);
+    let audit = bench.store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((audit.action.as_str(), audit.by.who.as_str()), ("resolve", "ana@ops"));
     assert_eq!(audit.by.note.as_deref(), Some("a schema change"));
     for args in [&["delete", "--yes"] as &[&str], &["delete", "--all"]] {
@@ -186,7 +187,7 @@ async fn what_is_resolved_and_old_is_cleaned_up() {
         "deleted: 14\n"
     );
     assert_eq!(bench.run(&["count"]).ok().out, "10\n");
-    let audit = bench.store.audit(3).await.unwrap();
+    let audit = bench.store.audit(AuditRequest::latest(3)).await.unwrap();
     assert_eq!((audit[2].action.as_str(), audit[2].affected), ("cleanup", 6));
     assert_eq!(bench.store.verify().await.unwrap(), Vec::<String>::new());
 }

@@ -1,6 +1,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -89,6 +90,45 @@ impl Edit {
         self
     }
 
+    /// The edit that gives `letter` back what it was before the edit of which `subject` is the text in the audit. Undone itself,
+    /// it is made again.
+    ///
+    /// # Errors
+    ///
+    /// [`EditError::Changed`] when the letter is not what that edit left, and [`EditError::NotKept`] when the audit does not
+    /// hold all that is needed: of a payload its first 64 KiB, of a header its value up to 4 KiB, and one of each name.
+    pub fn undoing(subject: &str, letter: &DeadLetter) -> Result<Self, EditError> {
+        let unreadable = |_| EditError::NotKept { what: "what was edited".to_owned() };
+        let kept: Kept = serde_json::from_str(subject).map_err(unreadable)?;
+        let message = &letter.message;
+        if kept.letter != letter.id || kept.generation != letter.generation {
+            return Err(EditError::Changed);
+        }
+        let mut edit = Self::new().allow_invalid();
+        if let Some(payload) = &kept.payload {
+            if payload.after != shown_payload(message, AFTER) {
+                return Err(EditError::Changed);
+            }
+            let lost = || EditError::NotKept { what: "the payload".to_owned() };
+            edit.payload = Some(whole(&payload.before).ok_or_else(lost)?);
+        }
+        for header in &kept.headers {
+            let lost = || EditError::NotKept { what: format!("the header {}", header.name) };
+            let name = whole(&header.name).flatten().ok_or_else(lost)?;
+            if header.after != values(message, &name, AFTER) {
+                return Err(EditError::Changed);
+            }
+            let value = match header.before.as_slice() {
+                [] => None,
+                // A header without a value is none that can be set.
+                [one] => Some(whole(one).flatten().ok_or_else(lost)?),
+                _ => return Err(lost()),
+            };
+            edit.headers.push((name, value));
+        }
+        Ok(edit)
+    }
+
     /// The message as it would be.
     ///
     /// # Errors
@@ -165,15 +205,18 @@ impl Edit {
         let before = &letter.message;
         let mut subject = json!({ "letter": letter.id, "generation": letter.generation });
         if before.payload() != after.payload() {
-            let show = |message: &Message| message.payload().map(|payload| shown(payload, 4096));
-            subject["payload"] = json!({ "before": show(before), "after": show(after) });
+            subject["payload"] = json!({
+                "before": shown_payload(before, BEFORE),
+                "after": shown_payload(after, AFTER),
+            });
         }
         let mut headers = Vec::new();
         for (n, (name, _)) in self.headers.iter().enumerate() {
-            let (before, after) = (values(before, name), values(after, name));
+            let (before, after) = (values(before, name, AFTER), values(after, name, AFTER));
             let is_repeated = self.headers[..n].iter().any(|(other, _)| other == name);
             if before != after && !is_repeated {
-                headers.push(json!({ "name": shown(name, 256), "before": before, "after": after }));
+                headers
+                    .push(json!({ "name": shown(name, AFTER), "before": before, "after": after }));
             }
         }
         if !headers.is_empty() {
@@ -234,6 +277,14 @@ pub enum EditError {
     /// Its bytes are not those that were expected.
     #[error("the payload of the letter has changed meanwhile; look at it again")]
     Changed,
+    /// It cannot be undone, since the audit does not hold what was before.
+    #[error(
+        "the edit cannot be undone: the audit does not hold {what} as it was; edit the letter by hand"
+    )]
+    NotKept {
+        /// The part that is lacking.
+        what: String,
+    },
     /// The payload was valid JSON and would not be any more.
     #[error(
         "the payload was JSON and would not be any more: line {line}, column {column}: {why}; correct it, or allow it \
@@ -256,7 +307,7 @@ impl EditError {
         match self {
             Self::Unknown(_) => StoreErrorKind::NotFound,
             Self::Held | Self::NotDead | Self::Changed => StoreErrorKind::Conflict,
-            Self::NotJson { .. } => StoreErrorKind::Refused,
+            Self::NotJson { .. } | Self::NotKept { .. } => StoreErrorKind::Refused,
         }
     }
 }
@@ -276,11 +327,51 @@ fn is_json(bytes: &[u8]) -> Result<(), EditError> {
     })
 }
 
+/// Number of bytes of a payload that the audit keeps of what was before an edit, by which it is undone.
+const BEFORE: usize = 64 * 1024;
+/// Number of bytes that it keeps of everything else.
+const AFTER: usize = 4 * 1024;
+
+/// The text of an edit in the audit.
+#[derive(Deserialize)]
+struct Kept {
+    letter: LetterId,
+    generation: u32,
+    payload: Option<KeptPayload>,
+    #[serde(default)]
+    headers: Vec<KeptHeader>,
+}
+
+#[derive(Deserialize)]
+struct KeptPayload {
+    before: Value,
+    after: Value,
+}
+
+#[derive(Deserialize)]
+struct KeptHeader {
+    name: Value,
+    before: Vec<Value>,
+    after: Vec<Value>,
+}
+
+/// The bytes that are [shown], `None` if they are not all there; within, `None` for no bytes.
+fn whole(shown: &Value) -> Option<Option<Bytes>> {
+    if shown.is_null() {
+        return Some(None);
+    }
+    crate::bytes_text::deserialize(shown).ok().map(Some)
+}
+
+fn shown_payload(message: &Message, limit: usize) -> Value {
+    message.payload().map(|payload| shown(payload, limit)).into()
+}
+
 /// The values of the headers called `name`, the first of them when there are many.
-fn values(message: &Message, name: &Bytes) -> Vec<Value> {
+fn values(message: &Message, name: &Bytes, limit: usize) -> Vec<Value> {
     const MOST: usize = 16;
     let mut all = message.headers().iter().filter(|header| header.name == *name);
-    let value = |value: &Bytes| shown(value, 256);
+    let value = |value: &Bytes| shown(value, limit);
     let mut values: Vec<_> =
         all.by_ref().take(MOST).map(|header| header.value.as_ref().map(value).into()).collect();
     let more = all.count();
@@ -344,6 +435,60 @@ mod tests {
         let edited = edit.apply(&message).unwrap();
         let expected = Message::new("s", "").with_header("a", "1").with_header("b", "3");
         assert_eq!(edited, expected, "a header that is so already keeps its place");
+    }
+
+    fn dead(message: Message) -> DeadLetter {
+        let origin = crate::Origin::new("memory", "orders", crate::Position::Offset(1));
+        DeadLetter::new(message, origin, "billing", crate::Reason::Manual)
+    }
+
+    const FREE: Hands = Hands { is_held: false, is_record: false };
+
+    #[test]
+    fn an_edit_is_undone_and_made_again() {
+        let first = Message::new("s", "{\"a\":1}").with_header("a", "1").with_header("b", "\u{1}");
+        let edits = [
+            Edit::new().payload("[]"),
+            Edit::new().no_payload().set_header("a", Bytes::from_static(b"\xff")),
+            Edit::new().payload("x").allow_invalid().remove_header("b").set_header("new", ""),
+        ];
+        for edit in edits {
+            let mut letter = dead(first.clone());
+            let made = edit.amend(&mut letter, FREE, Timestamp::EPOCH).unwrap();
+            let edited = letter.message.clone();
+            let undone = Edit::undoing(&made.subject, &letter).unwrap();
+            let undone = undone.amend(&mut letter, FREE, Timestamp::EPOCH).unwrap();
+            let by_name = |message: &Message| {
+                let mut headers: Vec<_> = message.headers().iter().cloned().collect();
+                headers.sort_by(|one, other| one.name.cmp(&other.name));
+                (message.payload().cloned(), headers)
+            };
+            assert_eq!(by_name(&letter.message), by_name(&first));
+            assert_eq!(Edit::undoing(&made.subject, &letter), Err(EditError::Changed));
+            let again = Edit::undoing(&undone.subject, &letter).unwrap();
+            assert_eq!(by_name(&again.apply(&letter.message).unwrap()), by_name(&edited));
+        }
+    }
+
+    #[test]
+    fn what_the_audit_does_not_hold_is_not_undone() {
+        let lost = |message: Message, edit: Edit| {
+            let mut letter = dead(message);
+            let made = edit.amend(&mut letter, FREE, Timestamp::EPOCH).unwrap();
+            match Edit::undoing(&made.subject, &letter) {
+                Err(EditError::NotKept { what }) => what,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            lost(Message::new("s", vec![b'x'; BEFORE + 1]), Edit::new().payload("")),
+            "the payload"
+        );
+        let twice = Message::new("s", "").with_header("h", "1").with_header("h", "2");
+        assert_eq!(lost(twice, Edit::new().remove_header("h")), "the header \"h\"");
+        let letter = dead(Message::new("s", ""));
+        let foreign = Edit::undoing("{}", &letter);
+        assert_eq!(foreign, Err(EditError::NotKept { what: "what was edited".to_owned() }));
     }
 
     #[test]

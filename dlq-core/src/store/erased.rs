@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
-    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Maintenance, Mark,
-    Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun,
-    Selection, Sink, Stats, Store, TakeRequest, Takes,
+    Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
+    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters,
+    Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt,
+    ScheduleRun, Selection, Sink, Stats, Store, TakeRequest, Takes,
 };
 use crate::{
     DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page, PageRequest,
@@ -104,7 +104,7 @@ mirror!(Maintenance as DynMaintenance for BoxStore {
     fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
     fn edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
     fn restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
-    fn audit(limit: u32) -> Vec<AuditEntry>;
+    fn audit(request: AuditRequest) -> Vec<AuditEntry>;
     fn record_processed(events: Vec<ProcessedEvent>) -> ();
     fn processed(limit: u32) -> Vec<ProcessedEvent>;
     fn deduplicate(force: bool) -> u64;

@@ -32,7 +32,7 @@ mod schedule;
 mod selection;
 mod stats;
 
-pub use audit::{Actor, AuditEntry, Processed, ProcessedEvent};
+pub use audit::{Actor, AuditEntry, AuditRequest, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
 pub use dispatch::{Dispatch, Dispatched, FormerSender, TakeRequest, Taken, Takes};
@@ -413,10 +413,15 @@ pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
         by: Actor,
     ) -> impl Future<Output = Result<Vec<Receipt>, StoreError>> + Send;
 
-    /// Returns the actions of operators, newest first, at most `limit`. Every call that was carried out has an entry,
-    /// also if it found nothing to change; steering an operation to the state it already has is none.
-    fn audit(&self, limit: u32)
-    -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
+    /// Returns actions of operators, newest first. Every call that was carried out has an entry, also if it found nothing to
+    /// change; steering an operation to the state it already has is none.
+    ///
+    /// The entries are looked through from the newest on, until enough are found; the last one's number is where the
+    /// [next page](AuditRequest::before) begins.
+    fn audit(
+        &self,
+        request: AuditRequest,
+    ) -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
 
     /// Appends to the processing audit: one row per event that was handled, failed or dead-lettered.
     fn record_processed(

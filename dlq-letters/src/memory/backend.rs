@@ -78,8 +78,11 @@ impl Backend for MemoryStore {
         Ok(ItemPage { items: items[from..to].to_vec(), next })
     }
 
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
-        Ok(self.world().audit.iter().rev().take(limit as usize).cloned().collect())
+    async fn audit(&self, before: Option<u64>, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        let world = self.world();
+        let entries = world.audit.iter().rev();
+        let entries = entries.filter(|entry| before.is_none_or(|before| entry.number < before));
+        Ok(entries.take(limit as usize).cloned().collect())
     }
 
     async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Result<(), StoreError> {

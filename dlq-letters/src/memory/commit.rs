@@ -1,6 +1,7 @@
 //! Writing of a verb's changes.
 
 use dlq_core::Timestamp;
+use dlq_core::store::AuditEntry;
 
 use super::campaign::Campaign;
 use super::load::Seen;
@@ -71,7 +72,8 @@ impl World {
             match note {
                 Note::New(entry) => {
                     last = i64::try_from(self.audit.len()).ok();
-                    self.audit.push(entry.clone());
+                    let number = self.audit.len() as u64 + 1;
+                    self.audit.push(AuditEntry { number, ..entry.clone() });
                 }
                 Note::Grow { entry, by } => {
                     let entry = usize::try_from(*entry).ok().and_then(|at| self.audit.get_mut(at));

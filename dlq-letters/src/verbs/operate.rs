@@ -255,6 +255,7 @@ fn note_control(
     affected: u64,
 ) {
     rows.note(Note::New(AuditEntry {
+        number: 0,
         at: rows.now(),
         by: by.clone(),
         action: control.to_string(),

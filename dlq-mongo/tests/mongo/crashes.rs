@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, Control, Finish, Finished, ItemOutcome,
-    Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _, Selection, Sink as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Cleanup, Control, Finish, Finished,
+    ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _, Selection,
+    Sink as _,
 };
 use dlq_core::{Filter, LetterId, PageRequest, Resolution, StoreError};
 use dlq_mongo::MongoStore;
@@ -105,7 +106,7 @@ async fn is_whole(place: &TestDatabase, store: &MongoStore) {
     }
     let stored = documents(place, "letters").await.len();
     assert_eq!(stored, letters.letters.len());
-    let audit = store.audit(1_000).await.unwrap();
+    let audit = store.audit(AuditRequest::latest(1_000)).await.unwrap();
     let starts = audit.iter().filter(|entry| entry.action == "replay").count();
     assert_eq!(starts, store.operations(100).await.unwrap().len(), "one entry for each: {audit:?}");
 }

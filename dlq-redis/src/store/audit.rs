@@ -10,12 +10,18 @@ use super::run::REMEMBERED;
 use super::scripts::{self, array, bytes, number};
 
 impl Inner {
-    /// The latest entries, newest first. Steps of one call have added to what their entry says.
-    pub(super) async fn read_audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+    /// The latest entries before the one of this number, newest first. Steps of one call have added to what their entry says.
+    pub(super) async fn read_audit(
+        &self,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>> {
         let names = &self.link.names;
         let mut length = redis::cmd("LLEN");
         length.arg(&names.audit);
         let length = number(self.link.command(&length).await?);
+        // The first is number 1.
+        let length = before.map_or(length, |before| length.min(before.saturating_sub(1)));
         let first = length.saturating_sub(u64::from(limit));
         if first == length {
             return Ok(Vec::new());
@@ -25,15 +31,19 @@ impl Inner {
         let found = array(self.link.command(&range).await?);
         let numbers: Vec<_> = (first..length).map(|number| number.to_string()).collect();
         let more = self.link.fields(&names.audit_more, &numbers).await?;
-        let entry = |(value, more): (Value, Option<Vec<u8>>)| {
+        let entry = |((number, value), more): ((u64, Value), Option<Vec<u8>>)| {
             let text = bytes(value).unwrap_or_default();
             let mut entry: AuditEntry = serde_json::from_slice(&text)
                 .map_err(|error| Fault::corrupt("entry of the audit", error))?;
             let more = more.and_then(|more| String::from_utf8(more).ok()?.parse::<u64>().ok());
+            entry.number = number;
             entry.affected = entry.affected.saturating_add(more.unwrap_or(0));
             Ok(entry)
         };
-        found.into_iter().zip(more).rev().map(entry).collect()
+        let mut entries: Vec<_> =
+            (first + 1..).zip(found).zip(more).map(entry).collect::<Result<_>>()?;
+        entries.reverse();
+        Ok(entries)
     }
 
     pub(super) async fn write_processed(&self, events: &[ProcessedEvent]) -> Result<()> {

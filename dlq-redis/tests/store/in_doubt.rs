@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, ItemOutcome, Letters as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Finish, Finished, ItemOutcome, Letters as _,
     Maintenance as _, Mark, OperationSpec, Operations as _, ProcessedEvent, Receipt, Selection,
     Sink as _,
 };
@@ -51,7 +51,7 @@ async fn g6_an_operation_is_started_once() {
         assert_eq!(operations, std::slice::from_ref(&started), "{trouble:?}");
         assert_eq!(started.progress.with_outcome(ItemOutcome::Queued), 10, "{trouble:?}");
         assert_eq!(store.count(Filter::new()).await.unwrap(), 30);
-        assert_eq!(store.audit(10).await.unwrap().len(), 1, "{trouble:?}");
+        assert_eq!(store.audit(AuditRequest::latest(10)).await.unwrap().len(), 1, "{trouble:?}");
     }
 }
 
@@ -97,7 +97,7 @@ async fn what_was_done_is_told() {
         proxy.trouble(trouble);
         assert_eq!(store.delete(all(), by()).await.unwrap().changed, 5, "{trouble:?}");
         assert!(!proxy.is_troubling(), "{trouble:?}");
-        let audit = store.audit(10).await.unwrap();
+        let audit = store.audit(AuditRequest::latest(10)).await.unwrap();
         let done: Vec<_> =
             audit.iter().map(|entry| (entry.action.as_str(), entry.affected)).collect();
         assert_eq!(done, [("delete", 5), ("resolve", 5)], "{trouble:?}");

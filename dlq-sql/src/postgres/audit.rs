@@ -13,12 +13,18 @@ use crate::error::Result;
 use crate::values::{self, Put as _, Take as _};
 
 impl PostgresStore {
-    pub(super) async fn read_audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+    pub(super) async fn read_audit(
+        &self,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>> {
         attempt!(self, conn => async {
             Query::new(format!(
-                "SELECT at, who, note, action, subject, affected, operation FROM {} ORDER BY seq DESC LIMIT ",
+                "SELECT seq, at, who, note, action, subject, affected, operation FROM {} WHERE seq < ",
                 self.names().audit
             ))
+            .bind(before.map_or(i64::MAX, values::signed))
+            .push(" ORDER BY seq DESC LIMIT ")
             .bind(limit)
             .all(conn, read_entry)
             .await
@@ -74,6 +80,7 @@ fn processed(events: &[ProcessedEvent]) -> Result<Batch<'_>> {
 fn read_entry(record: &PgRow) -> Result<AuditEntry> {
     let mut fields = Fields::of(record);
     Ok(AuditEntry {
+        number: fields.unsigned()?,
         at: fields.time()?,
         by: Actor { who: fields.text()?, note: fields.text_or_none()? },
         action: fields.text()?,

@@ -83,8 +83,8 @@ impl Backend for PostgresStore {
         self.list_items(id, after, limit).await.during("list the items")
     }
 
-    async fn audit(&self, limit: u32) -> StoreResult<Vec<AuditEntry>> {
-        self.read_audit(limit).await.during("read the audit")
+    async fn audit(&self, before: Option<u64>, limit: u32) -> StoreResult<Vec<AuditEntry>> {
+        self.read_audit(before, limit).await.during("read the audit")
     }
 
     async fn record_processed(&self, events: Vec<ProcessedEvent>) -> StoreResult<()> {

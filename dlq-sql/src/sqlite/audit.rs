@@ -11,12 +11,19 @@ use super::query::Query;
 use crate::error::Result;
 use crate::values::{self, Take as _};
 
-/// The last entries of what operators did.
-pub(super) fn audit(conn: &Connection, names: &Names, limit: u32) -> Result<Vec<AuditEntry>> {
+/// The last entries of what operators did, before the one of this number.
+pub(super) fn audit(
+    conn: &Connection,
+    names: &Names,
+    before: Option<u64>,
+    limit: u32,
+) -> Result<Vec<AuditEntry>> {
     Query::new(format!(
-        "SELECT at, who, note, action, subject, affected, operation FROM {} ORDER BY seq DESC LIMIT ",
+        "SELECT seq, at, who, note, action, subject, affected, operation FROM {} WHERE seq < ",
         names.audit
     ))
+    .bind(before.map_or(i64::MAX, values::signed))
+    .push(" ORDER BY seq DESC LIMIT ")
     .bind(limit)
     .all(conn, read_entry)
 }
@@ -67,6 +74,7 @@ pub(super) fn record_processed(
 fn read_entry(record: &rusqlite::Row<'_>) -> Result<AuditEntry> {
     let mut fields = Fields::after(record, 0);
     Ok(AuditEntry {
+        number: i64::cast_unsigned(fields.next()?),
         at: fields.time()?,
         by: Actor { who: fields.next()?, note: fields.next()? },
         action: fields.next()?,

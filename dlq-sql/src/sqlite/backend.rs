@@ -90,8 +90,13 @@ impl Backend for SqliteStore {
         self.read(items).await.during("list the items")
     }
 
-    async fn audit(&self, limit: u32) -> std::result::Result<Vec<AuditEntry>, StoreError> {
-        let audit = move |conn: &Connection, names: &Names| audit::audit(conn, names, limit);
+    async fn audit(
+        &self,
+        before: Option<u64>,
+        limit: u32,
+    ) -> std::result::Result<Vec<AuditEntry>, StoreError> {
+        let audit =
+            move |conn: &Connection, names: &Names| audit::audit(conn, names, before, limit);
         self.read(audit).await.during("read the audit")
     }
 

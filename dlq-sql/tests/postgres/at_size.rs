@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Maintenance as _, Mark,
-    OperationSpec, OperationState, Operations as _, Selection, Sink as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Maintenance as _,
+    Mark, OperationSpec, OperationState, Operations as _, Selection, Sink as _,
 };
 use dlq_core::{Filter, RetryQueue as _, Status, Timestamp};
 use dlq_sql::postgres::PostgresStore;
@@ -92,7 +92,7 @@ async fn g4_claims_go_on_while_very_many_letters_are_marked_and_sent_back() {
     let held = Selection::matching(Filter::new().with_status(Status::Quarantined)).unwrap();
     let marked = while_claiming("mark", &schema, store.mark(held, Mark::Pending, by()));
     assert_eq!(marked.await.unwrap().changed, count);
-    let entries = store.audit(2).await.unwrap();
+    let entries = store.audit(AuditRequest::latest(2)).await.unwrap();
     let entries: Vec<_> =
         entries.iter().map(|entry| (entry.action.as_str(), entry.affected)).collect();
     assert_eq!(entries, [("release", count), ("quarantine", count)], "an entry for each call");
@@ -101,7 +101,7 @@ async fn g4_claims_go_on_while_very_many_letters_are_marked_and_sent_back() {
     let cancel = store.control(started.id, Control::Cancel, by());
     let cancelled = while_claiming("cancel", &schema, cancel).await.unwrap();
     assert_eq!(cancelled.progress.with_outcome(ItemOutcome::Skipped), count);
-    assert_eq!(store.audit(1).await.unwrap()[0].affected, count);
+    assert_eq!(store.audit(AuditRequest::latest(1)).await.unwrap()[0].affected, count);
     counts_are_right(&schema).await;
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Maintenance as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Maintenance as _,
     OperationSpec, OperationState, Operations as _, Sink as _,
 };
 use dlq_core::{Filter, Resolution, RetryQueue as _, StoreErrorKind, Timestamp};
@@ -92,7 +92,7 @@ async fn g4_claims_go_on_while_an_operation_is_cancelled() {
     gate.execute("SELECT pg_advisory_unlock_all()").await.unwrap();
     let cancelled = timeout(PATIENCE, cancel.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(cancelled.progress.with_outcome(ItemOutcome::Skipped), 50);
-    let entry = store.audit(1).await.unwrap().remove(0);
+    let entry = store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((entry.action.as_str(), entry.affected), ("cancel", 50));
     counts_are_right(&schema).await;
 }
@@ -153,11 +153,11 @@ async fn g6_a_cancel_that_was_cut_off_goes_on() {
     assert!(store.claim(ClaimRequest::due([CONSUMER], 10, LEASE)).await.unwrap().is_empty());
     let found = cancel().await.unwrap();
     assert_eq!(found.progress.with_outcome(ItemOutcome::Skipped), LETTERS);
-    let entries = store.audit(10).await.unwrap();
+    let entries = store.audit(AuditRequest::latest(10)).await.unwrap();
     let cancelled = entries.iter().filter(|entry| entry.action == "cancel");
     assert_eq!(cancelled.map(|entry| entry.affected).sum::<u64>(), LETTERS);
     assert_eq!(cancel().await.unwrap(), found, "there is nothing left to do");
-    assert_eq!(store.audit(10).await.unwrap(), entries);
+    assert_eq!(store.audit(AuditRequest::latest(10)).await.unwrap(), entries);
     assert_eq!(store.start(all(), by()).await.unwrap().progress.total, LETTERS);
     counts_are_right(&schema).await;
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, Edit, ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _,
-    Selection, Sink as _,
+    Actor, AuditRequest, Edit, ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec,
+    Operations as _, Selection, Sink as _,
 };
 use dlq_core::{Filter, Status};
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
@@ -54,7 +54,11 @@ async fn g6_an_operation_is_started_once_however_its_commit_ends() {
             let mut conn = schema.connect().await;
             let held: i64 = sqlx::query_scalar(held).fetch_one(&mut conn).await.unwrap();
             assert_eq!(held, 10, "{trouble:?}");
-            assert_eq!(store.audit(10).await.unwrap().len(), 1, "{trouble:?}");
+            assert_eq!(
+                store.audit(AuditRequest::latest(10)).await.unwrap().len(),
+                1,
+                "{trouble:?}"
+            );
         }
     }
 }
@@ -83,7 +87,7 @@ async fn what_was_done_is_told_however_the_commit_ends() {
         proxy.trouble(trouble);
         assert_eq!(store.delete(all(), by()).await.unwrap().changed, 5, "{trouble:?}");
         assert!(!proxy.is_troubling(), "{trouble:?}");
-        let audit = store.audit(10).await.unwrap();
+        let audit = store.audit(AuditRequest::latest(10)).await.unwrap();
         let done: Vec<_> =
             audit.iter().map(|entry| (entry.action.as_str(), entry.affected)).collect();
         assert_eq!(done, [("delete", 5), ("resolve", 5), ("edit", 1)], "{trouble:?}");

@@ -1,6 +1,6 @@
 //! Letters that are larger than the database takes.
 
-use dlq_core::store::{Actor, Edit, Letters as _, Maintenance as _, Sink as _};
+use dlq_core::store::{Actor, AuditRequest, Edit, Letters as _, Maintenance as _, Sink as _};
 use dlq_core::{DeadLetter, Filter, LetterId, Message, StoreError, StoreErrorKind};
 use dlq_testkit::fixtures::{letter, letter_of};
 
@@ -40,7 +40,7 @@ async fn what_is_too_large_is_refused_and_the_rest_written() {
         assert!(store.get(id).await.unwrap().is_some());
     }
     assert_eq!(store.count(Filter::new()).await.unwrap(), 4);
-    let audit = store.audit(9).await.unwrap();
+    let audit = store.audit(AuditRequest::latest(9)).await.unwrap();
     assert_eq!(audit.len(), 1, "{audit:?}");
     assert_eq!((audit[0].action.as_str(), audit[0].affected), ("restore", 2));
 }
@@ -57,7 +57,7 @@ async fn an_edit_that_makes_a_letter_too_large_is_refused() {
     let before = store.get(one.id).await.unwrap();
     is_refused(store.edit(one.id, Edit::new().payload(vec![b'x'; LARGEST]), by()).await, one.id);
     assert_eq!(store.get(one.id).await.unwrap(), before);
-    assert!(store.audit(9).await.unwrap().is_empty());
+    assert!(store.audit(AuditRequest::latest(9)).await.unwrap().is_empty());
     let edit = Edit::new().payload(vec![b'x'; LARGEST / 2]);
     assert!(store.edit(one.id, edit, by()).await.is_ok());
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, Control, ItemOutcome, Letters as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Cleanup, Control, ItemOutcome, Letters as _,
     Maintenance as _, Mark, OperationSpec, OperationState, Operations as _, Selection, Sink as _,
 };
 use dlq_core::{Filter, Status, StoreErrorKind};
@@ -54,11 +54,17 @@ async fn g9_what_was_deleted_before_a_failure_is_in_the_audit() {
     let error = clean().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("20 letters were deleted before"), "{error}");
-    let entry = store.audit(1).await.unwrap().remove(0);
+    let entry = store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((entry.action.as_str(), entry.affected, entry.by), ("cleanup", 20, by()));
     assert_eq!(store.count(Filter::new()).await.unwrap(), 5);
     assert_eq!(clean().await.unwrap(), 5);
-    let all: Vec<_> = store.audit(10).await.unwrap().iter().map(|entry| entry.affected).collect();
+    let all: Vec<_> = store
+        .audit(AuditRequest::latest(10))
+        .await
+        .unwrap()
+        .iter()
+        .map(|entry| entry.affected)
+        .collect();
     assert_eq!(all, [5, 20, 25], "one entry for each call");
 }
 
@@ -130,7 +136,7 @@ async fn a_mark_of_many_letters_has_time() {
     assert_eq!((marked.changed, marked.skipped), (LETTERS, 0));
     let resolved = store.count(Filter::new().with_status(Status::Resolved)).await.unwrap();
     assert_eq!(resolved, LETTERS);
-    let entry = store.audit(1).await.unwrap().remove(0);
+    let entry = store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((entry.action.as_str(), entry.affected), ("resolve", LETTERS));
     let operation = store.operations(1).await.unwrap().remove(0);
     assert_eq!(operation.progress.with_outcome(ItemOutcome::Skipped), 7);
@@ -229,6 +235,6 @@ async fn what_operations_and_operators_left_is_removed_as_the_manual_says() {
     assert_eq!(store.operations(10).await.unwrap(), std::slice::from_ref(&running));
     assert_eq!(store.items(running.id, 0, 10).await.unwrap().items.len(), 3);
     assert!(store.items(ended.id, 0, 10).await.is_err());
-    assert!(store.audit(10).await.unwrap().is_empty());
+    assert!(store.audit(AuditRequest::latest(10)).await.unwrap().is_empty());
     store.control(running.id, Control::Cancel, by()).await.unwrap();
 }

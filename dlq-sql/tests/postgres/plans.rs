@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, Control, Finish, HealthThresholds, Letters as _,
-    Maintenance as _, Mark, OperationSpec, Operations as _, Schedule, ScheduleRun, Selection,
-    Sink as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Cleanup, Control, Finish, HealthThresholds,
+    Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _, Schedule, ScheduleRun,
+    Selection, Sink as _,
 };
 use dlq_core::{
     DeadLetters, Filter, Order, PageRequest, Resolution, RetryQueue as _, Status, Timestamp,
@@ -118,7 +118,7 @@ async fn work(store: &PostgresStore, first: u64) {
     let gone = Selection::matching(Filter::new().with_id(ids[1])).unwrap();
     store.delete(gone, by).await.unwrap();
     store.restore(vec![varied(first + 1), varied(first + 2)], Actor::new("ana")).await.unwrap();
-    store.audit(10).await.unwrap();
+    store.audit(AuditRequest::latest(10)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dlq_core::idempotency::Idempotency as _;
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, Edit, Finish, Finished, HealthState,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Cleanup, Edit, Finish, Finished, HealthState,
     HealthThresholds, Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _,
     Selection, Sink as _,
 };
@@ -125,7 +125,7 @@ pub(crate) fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
         call("edit", store.edit(letter(0).id, Edit::new(), by())),
         call("plan", store.plan(OperationSpec::replay(Filter::new()))),
         call("begin a run", store.begin(letter(0).id)),
-        call("audit", store.audit(1)),
+        call("audit", store.audit(AuditRequest::latest(1))),
         call("check", store.check(Default::default())),
         call("purge keys", async { store.idempotency().purge(1).await }),
         call("claim a key", async {

@@ -7,8 +7,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, ClaimToken, Claims, Control, ItemOutcome, Letters as _, Maintenance as _,
-    Mark, OperationSpec, OperationState, Operations, Selection, Sink as _,
+    Actor, AuditRequest, ClaimRequest, ClaimToken, Claims, Control, ItemOutcome, Letters as _,
+    Maintenance as _, Mark, OperationSpec, OperationState, Operations, Selection, Sink as _,
 };
 use dlq_core::{Filter, RetryQueue as _, Status, StoreErrorKind, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
@@ -93,8 +93,13 @@ async fn g4_leases_are_renewed_while_many_letters_are_changed() {
     let renewals = [while_started, while_cancelled, while_marked];
     println!("renewals while {LETTERS} letters were started, cancelled, marked: {renewals:?}");
     assert!(renewals.iter().all(|renewals| *renewals >= 5), "{renewals:?}");
-    let affected: Vec<_> =
-        store.audit(3).await.unwrap().iter().map(|entry| entry.affected).collect();
+    let affected: Vec<_> = store
+        .audit(AuditRequest::latest(3))
+        .await
+        .unwrap()
+        .iter()
+        .map(|entry| entry.affected)
+        .collect();
     assert_eq!(affected, [LETTERS; 3], "one entry for each call");
     assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
 }
@@ -141,11 +146,11 @@ async fn g6_a_cancel_that_was_cut_off_goes_on() {
     assert_eq!(bench.claimed().await, 0);
     let found = cancel().await.unwrap();
     assert_eq!(found.progress.with_outcome(ItemOutcome::Skipped), 2_500);
-    let entries = bench.store.audit(10).await.unwrap();
+    let entries = bench.store.audit(AuditRequest::latest(10)).await.unwrap();
     let cancelled = entries.iter().filter(|entry| entry.action == "cancel");
     assert_eq!(cancelled.map(|entry| entry.affected).sum::<u64>(), 2_500);
     assert_eq!(cancel().await.unwrap(), found, "there is nothing left to do");
-    assert_eq!(bench.store.audit(10).await.unwrap(), entries);
+    assert_eq!(bench.store.audit(AuditRequest::latest(10)).await.unwrap(), entries);
     assert_eq!(bench.store.start(all(), by()).await.unwrap().progress.total, 2_500);
     assert_eq!(bench.store.verify().await.unwrap(), Vec::<String>::new());
 }
@@ -166,7 +171,7 @@ async fn g9_what_was_marked_before_a_failure_is_in_the_audit() {
     assert!(marked > 0 && marked < 2_500);
     let said = format!("{marked} letters were marked before");
     assert!(error.to_string().contains(&said), "{error}");
-    let entry = bench.store.audit(1).await.unwrap().remove(0);
+    let entry = bench.store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((entry.action.as_str(), entry.affected), ("resolve", marked));
     bench.tamper("DROP TRIGGER refuse");
     assert_eq!(mark().await.unwrap().changed, 2_500 - marked);

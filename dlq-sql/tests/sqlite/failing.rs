@@ -6,8 +6,8 @@ use std::time::Duration;
 use dlq_core::ingest::{Ingest, Outcome};
 use dlq_core::log::{Content, Entries, Entry};
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Cleanup, ItemOutcome, Letters, Maintenance as _, Mark,
-    OperationSpec, Operations as _, Receipt, Selection, Sink,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Cleanup, ItemOutcome, Letters,
+    Maintenance as _, Mark, OperationSpec, Operations as _, Receipt, Selection, Sink,
 };
 use dlq_core::{DeadLetter, Filter, Message, Origin, Position, StoreError, StoreErrorKind};
 use dlq_sql::sqlite::SqliteStore;
@@ -149,12 +149,18 @@ async fn g9_what_was_deleted_before_a_failure_is_in_the_audit() {
     let clean = || store.cleanup(Cleanup::older_than(Duration::ZERO).batch(10), by());
     let error = clean().await.unwrap_err();
     assert!(error.to_string().contains("20 letters were deleted before"), "{error}");
-    let entry = store.audit(1).await.unwrap().remove(0);
+    let entry = store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((entry.action.as_str(), entry.affected, entry.by), ("cleanup", 20, by()));
     assert_eq!(store.count(Filter::new()).await.unwrap(), 5);
     Connection::open(&path).unwrap().execute_batch("DROP TRIGGER refuse").unwrap();
     assert_eq!(clean().await.unwrap(), 5);
-    let all: Vec<_> = store.audit(10).await.unwrap().iter().map(|entry| entry.affected).collect();
+    let all: Vec<_> = store
+        .audit(AuditRequest::latest(10))
+        .await
+        .unwrap()
+        .iter()
+        .map(|entry| entry.affected)
+        .collect();
     assert_eq!(all, [5, 20, 25], "one entry for each call");
 }
 

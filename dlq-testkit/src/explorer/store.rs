@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use dlq_core::memory::MemorySink;
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
-    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Maintenance, Mark,
-    Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun,
-    Selection, Stats, TakeRequest, Takes,
+    Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
+    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters,
+    Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt,
+    ScheduleRun, Selection, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
@@ -278,8 +278,8 @@ impl Maintenance for SteppedStore {
         self.inner.restore(letters, by).await
     }
 
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
-        self.inner.audit(limit).await
+    async fn audit(&self, request: AuditRequest) -> Result<Vec<AuditEntry>, StoreError> {
+        self.inner.audit(request).await
     }
 
     async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Result<(), StoreError> {

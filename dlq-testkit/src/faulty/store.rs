@@ -3,10 +3,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup, Control,
-    Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters, Maintenance, Mark,
-    Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt, ScheduleRun,
-    Selection, Sink, Stats, TakeRequest, Takes,
+    Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
+    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters,
+    Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt,
+    ScheduleRun, Selection, Sink, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
@@ -292,8 +292,8 @@ impl<S: Store> Maintenance for FaultyStore<S> {
         self.inner.restore(letters, by).await
     }
 
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
-        self.inner.audit(limit).await
+    async fn audit(&self, request: AuditRequest) -> Result<Vec<AuditEntry>, StoreError> {
+        self.inner.audit(request).await
     }
 
     async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Result<(), StoreError> {

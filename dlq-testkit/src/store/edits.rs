@@ -1,6 +1,8 @@
 //! Edits of payloads and headers: what is sent afterwards, and which deaths a letter still knows (G2).
 
-use dlq_core::store::{AuditEntry, Edit, Finish, Finished, ItemOutcome, Mark, Receipt};
+use dlq_core::store::{
+    AuditEntry, AuditRequest, Edit, Finish, Finished, ItemOutcome, Mark, Receipt,
+};
 use dlq_core::{DeadLetter, Filter, Header, LetterId, Message, Resolution, Status, StoreErrorKind};
 use serde_json::{Value, json};
 
@@ -24,15 +26,15 @@ async fn fix<F: StoreFixture>(check: &Check<F>, id: LetterId) -> DeadLetter {
 
 async fn refused<F: StoreFixture>(check: &Check<F>, id: LetterId, edit: Edit) -> StoreErrorKind {
     let before = check.store.get(id).await.expect("get answers");
-    let audit = check.store.audit(100).await.expect("audit answers");
+    let audit = check.store.audit(AuditRequest::latest(100)).await.expect("audit answers");
     let error = check.store.edit(id, edit, by()).await.expect_err("it is refused");
     assert_eq!(check.store.get(id).await.expect("get answers"), before, "nothing has changed");
-    assert_eq!(check.store.audit(100).await.expect("audit answers"), audit);
+    assert_eq!(check.store.audit(AuditRequest::latest(100)).await.expect("audit answers"), audit);
     error.kind()
 }
 
 async fn latest<F: StoreFixture>(check: &Check<F>) -> (AuditEntry, Value) {
-    let entry = check.store.audit(1).await.expect("audit answers").remove(0);
+    let entry = check.store.audit(AuditRequest::latest(1)).await.expect("audit answers").remove(0);
     let subject = serde_json::from_str(&entry.subject).expect("a subject is JSON");
     (entry, subject)
 }

@@ -4,7 +4,7 @@
 //! about a crash.
 
 use dlq_core::store::{
-    Claims, ItemOutcome, Letters, Maintenance, Mark, OperationState, Operations,
+    AuditRequest, Claims, ItemOutcome, Letters, Maintenance, Mark, OperationState, Operations,
 };
 use dlq_core::{CrashMarks, Filter, Order, Resolution};
 
@@ -23,7 +23,7 @@ pub async fn a_second_handle_finds_letters<F: StoreFixture>(check: Check<F>) {
     other.store = other.reopened().await;
     assert_eq!(other.list(&Filter::new(), Order::OldestFirst, 10).await, before);
     assert_eq!(other.get(letters[3].id).await, whole);
-    let audit = other.store.audit(10).await.expect("audit answers");
+    let audit = other.store.audit(AuditRequest::latest(10)).await.expect("audit answers");
     assert_eq!(audit.len(), 1, "only the mark is audited");
 }
 

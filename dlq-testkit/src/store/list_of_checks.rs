@@ -209,6 +209,7 @@ macro_rules! store_conformance {
                 a_cleanup_keeps_to_its_filter,
                 every_action_is_audited,
                 an_idle_action_is_audited,
+                the_audit_is_searched,
                 an_actor_is_kept_as_given,
                 processed_events_are_kept,
                 crash_marks_count_unended_runs,

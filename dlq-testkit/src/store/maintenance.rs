@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, Cleanup, Control, Mark, Marked, OperationSpec, Processed, ProcessedEvent, Selection,
+    Actor, AuditRequest, Cleanup, Control, Edit, Mark, Marked, OperationSpec, Processed,
+    ProcessedEvent, Selection,
 };
 use dlq_core::{ErrorClass, Filter, LetterId, Resolution, Status};
 
@@ -224,7 +225,7 @@ pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
     let restored = vec![letters[3].clone(), letters[3].clone(), letters[1].clone()];
     check.store.restore(restored, by()).await.expect("restore answers");
     check.store.restore(Vec::new(), by()).await.expect("restore answers");
-    let entries = check.store.audit(100).await.expect("audit answers");
+    let entries = check.store.audit(AuditRequest::latest(100)).await.expect("audit answers");
     let actions: Vec<_> = entries.iter().rev().map(|e| (e.action.as_str(), e.affected)).collect();
     let expected = [
         ("replay", 2),
@@ -250,15 +251,70 @@ pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
     }
     assert_eq!(entries[11].operation, Some(operation.id));
     assert!(entries[7].subject.contains(&letters[0].id.to_string()), "it names the letter");
-    let latest = check.store.audit(2).await.expect("audit answers");
+    let latest = check.store.audit(AuditRequest::latest(2)).await.expect("audit answers");
     assert_eq!(latest, entries[..2]);
-    assert!(check.store.audit(0).await.expect("audit answers").is_empty());
+    assert!(check.store.audit(AuditRequest::latest(0)).await.expect("audit answers").is_empty());
+}
+
+/// Entries are found by who, what, when and whose, and in pages.
+pub async fn the_audit_is_searched<F: StoreFixture>(check: Check<F>) {
+    let letters = check.bury(3).await;
+    let operation = check.start(OperationSpec::replay(Filter::new()).limit(1)).await;
+    check.control(&operation, Control::Cancel).await;
+    for (n, letter) in (1..).zip(&letters) {
+        let edit = Edit::new().set_header("n", n.to_string());
+        let _ = check
+            .store
+            .edit(letter.id, edit, Actor::new("eve@ops"))
+            .await
+            .expect("an edit is made");
+    }
+    check.mark(letters[1].id, Mark::Quarantined).await;
+    let found = async |request| check.store.audit(request).await.expect("audit answers");
+    let all = found(AuditRequest::latest(100)).await;
+    assert_eq!(all.len(), 6);
+    assert!(all.is_sorted_by(|newer, older| newer.number > older.number && older.number > 0));
+    let matching = |request: &AuditRequest| {
+        let matching: Vec<_> = all.iter().filter(|entry| request.matches(entry)).collect();
+        matching.into_iter().cloned().collect::<Vec<_>>()
+    };
+    let any = || AuditRequest::latest(100);
+    let (first, last) = (all[5].at, all[0].at);
+    for (request, count) in [
+        (any().by("eve"), 3),
+        (any().by("eve@ops"), 3),
+        (any().by("ev"), 0),
+        (any().by("eve").letter(letters[0].id), 1),
+        (any().letter(letters[1].id), 2),
+        (any().letter(letters[1].id).operation(operation.id), 4),
+        (any().operation(operation.id), 2),
+        (any().action("edit"), 3),
+        (any().since(first), 6),
+        (any().until(first), 0),
+        (any().since(last.after(Duration::from_secs(1))), 0),
+    ] {
+        let found = found(request.clone()).await;
+        assert_eq!((found.len(), &found), (count, &matching(&request)), "{request:?}");
+    }
+    let (mut paged, mut before) = (Vec::new(), None);
+    loop {
+        let mut request = AuditRequest::latest(2).action("edit");
+        request.before = before;
+        let page = found(request).await;
+        assert!(page.len() <= 2);
+        before = page.last().map(|entry| entry.number);
+        paged.extend(page);
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(paged, matching(&any().action("edit")));
 }
 
 /// An action that found nothing to do was an action all the same.
 pub async fn an_idle_action_is_audited<F: StoreFixture>(check: Check<F>) {
     check.delete(letter(1).id).await;
-    let entries = check.store.audit(10).await.expect("audit answers");
+    let entries = check.store.audit(AuditRequest::latest(10)).await.expect("audit answers");
     assert_eq!((entries.len(), entries[0].affected), (1, 0));
 }
 
@@ -267,7 +323,10 @@ pub async fn an_actor_is_kept_as_given<F: StoreFixture>(check: Check<F>) {
     for actor in [Actor::default(), Actor::new("a\0'\u{1b}").with_note("\"%\n"), Actor::new("x")] {
         let marked = check.store.mark(Selection::all(), Mark::Pending, actor.clone()).await;
         marked.expect("mark answers");
-        assert_eq!(check.store.audit(1).await.expect("audit answers")[0].by, actor);
+        assert_eq!(
+            check.store.audit(AuditRequest::latest(1)).await.expect("audit answers")[0].by,
+            actor
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    AuditEntry, Claim, ClaimRequest, Cleanup, Control, Edit, Finish, Mark, Operation,
+    AuditEntry, AuditRequest, Claim, ClaimRequest, Cleanup, Control, Edit, Finish, Mark, Operation,
     OperationSpec, Pace, Schedule, ScheduleRun, Selection,
 };
 use dlq_core::{
@@ -356,7 +356,7 @@ impl<S: Store> Side<'_, S> {
         for names in [Vec::new(), vec![consumer(false)], vec![consumer(true)]] {
             all.push(format!("{:?}", self.store.next_due(names).await.expect("next_due answers")));
         }
-        let audit = self.store.audit(1_000).await.expect("audit answers");
+        let audit = self.store.audit(AuditRequest::latest(1_000)).await.expect("audit answers");
         let audit = audit.into_iter().map(|entry| self.plain_entry(entry));
         all.push(format!("{:#?}", audit.collect::<Vec<_>>()));
         all
@@ -379,6 +379,8 @@ impl<S: Store> Side<'_, S> {
     }
 
     fn plain_entry(&self, mut entry: AuditEntry) -> AuditEntry {
+        // A store may leave numbers out.
+        entry.number = 0;
         if let Some(id) = entry.operation {
             let number = self.number(id);
             entry.subject = entry.subject.replace(&id.to_string(), &number.to_string());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use dlq_core::store::{Receipt, Sink};
+use dlq_core::store::{AuditRequest, Receipt, Sink};
 use dlq_core::{DeadLetter, Delivery, Position, Status, StoreError, StoreErrorKind};
 use dlq_tower::consumer::{Consumer, REFUSED_LETTERS};
 use dlq_tower::dead_letter::PARKED;
@@ -311,7 +311,8 @@ async fn g6_a_success_resolves_the_letter_of_its_own_death() {
     broker.until_empty().await;
     running.finish().await;
     assert_eq!(store.statuses().await, [Status::Resolved, Status::Pending]);
-    let audit = dlq_core::store::Maintenance::audit(&store.inner, 10).await.unwrap();
+    let audit =
+        dlq_core::store::Maintenance::audit(&store.inner, AuditRequest::latest(10)).await.unwrap();
     assert_eq!(audit[0].by.who, "orders.handle");
 }
 
