@@ -1,4 +1,4 @@
-//! How late retries come that the server keeps until they are due.
+//! Lateness of retries that the server keeps until they are due.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

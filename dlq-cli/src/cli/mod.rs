@@ -108,7 +108,7 @@ impl Cli {
 }
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-/// What a configuration file holds.
+/// Text about the configuration file.
 const CONTEXTS: &str = "\
 The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
 
