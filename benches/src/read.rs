@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use dlq_core::store::Letters as _;
-use dlq_core::{Filter, Order, PageRequest, Sink as _, Status};
+use dlq_core::{Clock as _, Filter, Order, PageRequest, Sink as _, Status, SystemClock};
 use dlq_sql::sqlite::SqliteStore;
 
 use crate::letters::letter;
@@ -17,7 +17,11 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(async {
         let folder = tempfile::tempdir()?;
         let store = SqliteStore::open(folder.path().join("dlq.db")).await?;
+        let (mut since, began) = (SystemClock.now(), SystemClock.now());
         for start in (0..count).step_by(1000) {
+            if start + 10_000 == count {
+                since = SystemClock.now();
+            }
             store.put((start..(start + 1000).min(count)).map(|n| letter(n, 256)).collect()).await?;
         }
         println!("{count} letters");
@@ -45,6 +49,8 @@ pub(crate) fn run(size: Size) -> Result<(), Box<dyn std::error::Error>> {
         show!("count of one status", store.count(Filter::new().with_status(Status::Pending)));
         show!("stats", store.stats(Filter::new()));
         show!("groups", store.groups(Filter::new(), 20));
+        show!("groups of all, with a bound", store.groups(Filter::new().since(began), 20));
+        show!("groups of the latest 10,000", store.groups(Filter::new().since(since), 20));
         println!("last page / first page: {:.2}", times[1].as_secs_f64() / times[0].as_secs_f64());
         Ok(())
     })

@@ -53,6 +53,9 @@ pub(crate) struct CleanupArgs {
     /// Also letters that are not resolved; they are evidence
     #[arg(long)]
     pub(crate) include_unresolved: bool,
+    /// With --include-unresolved, the number of letters beyond which nothing is deleted; 0 for no such number
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) max: u64,
     /// Number that is deleted in one step, so that others can work in between
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,

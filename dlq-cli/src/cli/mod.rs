@@ -488,6 +488,9 @@ pub(crate) struct MarkArgs {
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
+    /// The number of letters beyond which nothing is deleted; 0 for no such number
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) max: u64,
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
 }

@@ -7,7 +7,7 @@ use dlq_core::{
     Timestamp,
 };
 
-use super::{Context, list};
+use super::{Context, delete, list};
 use crate::ask;
 use crate::cli::CleanupArgs;
 use crate::error::CliError;
@@ -23,7 +23,7 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: CleanupArgs,
 ) -> Result<ExitCode, CliError> {
-    let CleanupArgs { older_than, filter, include_unresolved, batch, confirm } = args;
+    let CleanupArgs { older_than, filter, include_unresolved, max, batch, confirm } = args;
     let filter = filter.resolve(&context.letters).await?;
     let wanted = |status: &Status| include_unresolved || *status == Status::Resolved;
     if !filter.statuses.is_empty() && !filter.statuses.iter().any(wanted) {
@@ -31,6 +31,19 @@ pub(super) async fn run(
             "a cleanup deletes letters that are resolved, and the filter asks for others; say --include-unresolved if \
              they are meant",
         ));
+    }
+    let old = old_enough(&filter, SystemClock.now().before(older_than), include_unresolved);
+    let letters = context.letters.clone();
+    if include_unresolved && !confirm.dry_run {
+        // Those that were changed since they became old enough are among these: most often there is no need to look at each.
+        let mut count = letters.count(old.clone()).await?;
+        if delete::within(max, count).is_err() {
+            (count, _) = look(context, &filter, older_than, include_unresolved).await?;
+        }
+        delete::within(max, count)?;
+        if count > 0 {
+            delete::tell_held(store, &old).await?;
+        }
     }
     if confirm.dry_run || !confirm.yes {
         let (count, sample) = look(context, &filter, older_than, include_unresolved).await?;
@@ -52,8 +65,6 @@ pub(super) async fn run(
         }
         ask::agree(false, "delete", count)?;
     }
-    let old = old_enough(&filter, SystemClock.now().before(older_than), include_unresolved);
-    let letters = context.letters.clone();
     let left = async || letters.count(old.clone()).await.ok();
     let bar = Progress::of(left().await.unwrap_or(0), "letters");
     let mut cleanup = Cleanup::older_than(older_than).filter(filter).batch(batch);

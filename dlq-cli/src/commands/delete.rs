@@ -14,11 +14,15 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: DeleteArgs,
 ) -> Result<ExitCode, CliError> {
-    let held = async |filter: &Filter| tell_held(store, filter).await;
-    let Some(selection) = mark::select(context, args.filter, &args.change, "delete", held).await?
-    else {
-        return Ok(ExitCode::SUCCESS);
+    let is_refused = !args.change.dry_run;
+    let look = async |filter: &Filter, count| {
+        if is_refused {
+            within(args.max, count)?;
+        }
+        tell_held(store, filter).await
     };
+    let selected = mark::select(context, args.filter, &args.change, "delete", look);
+    let Some(selection) = selected.await? else { return Ok(ExitCode::SUCCESS) };
     let (letters, filter) = (context.letters.clone(), selection.filter().clone());
     let total = letters.count(filter.clone()).await?;
     let delete = store.delete(selection, ask::actor(args.change.note.as_deref()));
@@ -27,8 +31,18 @@ pub(super) async fn run(
     mark::finish(context, "deleted", deleted)
 }
 
+/// Refuses to delete more letters than were allowed: a filter that means more than was thought is noticed before they are gone.
+pub(super) fn within(max: u64, count: u64) -> Result<(), CliError> {
+    if max == 0 || count <= max {
+        return Ok(());
+    }
+    Err(CliError::refused(format!(
+        "{count} letters would be deleted, and {max} at most are deleted at once; narrow the filter, or say --max {count}"
+    )))
+}
+
 /// Says how many of the letters an operation holds, such as one that is paused: those it does not send any more.
-async fn tell_held(store: &DeadLetters, filter: &Filter) -> Result<(), CliError> {
+pub(super) async fn tell_held(store: &DeadLetters, filter: &Filter) -> Result<(), CliError> {
     let held = store.plan(OperationSpec::replay(filter.clone())).await?.ineligible;
     if let Some(held) = held.get(&Status::Pending) {
         say!("{held} of them are held by an operation, which will skip them: dlq op list");

@@ -18,7 +18,7 @@ pub(super) async fn run(
     args: MarkArgs,
 ) -> Result<ExitCode, CliError> {
     let verb = format!("mark as {}", args.mark);
-    let nothing_else = async |_: &Filter| Ok(());
+    let nothing_else = async |_: &Filter, _| Ok(());
     let selected = select(context, args.filter, &args.change, &verb, nothing_else);
     let Some(selection) = selected.await? else { return Ok(ExitCode::SUCCESS) };
     let by = ask::actor(args.change.note.as_deref());
@@ -28,13 +28,13 @@ pub(super) async fn run(
 }
 
 /// Returns what a destructive verb is about, after the dry run or the question; `None` when there is nothing to do. `say_more`
-/// has the word once it is said how many letters match.
+/// has the word once it is said how many letters match, and may refuse.
 pub(super) async fn select(
     context: &mut Context,
     filter: FilterArgs,
     change: &ChangeArgs,
     verb: &str,
-    say_more: impl AsyncFn(&Filter) -> Result<(), CliError>,
+    say_more: impl AsyncFn(&Filter, u64) -> Result<(), CliError>,
 ) -> Result<Option<Selection>, CliError> {
     let filter = filter.resolve(&context.letters).await?;
     let selection = if change.all && filter.is_empty() {
@@ -48,7 +48,7 @@ pub(super) async fn select(
     let count = context.letters.count(filter.clone()).await?;
     say!("{count} letters match in {}", context.target);
     if count > 0 {
-        say_more(&filter).await?;
+        say_more(&filter, count).await?;
     }
     if change.dry_run {
         let sample = context.letters.list(filter, PageRequest::new().limit(10)).await?.letters;

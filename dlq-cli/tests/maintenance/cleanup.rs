@@ -78,3 +78,27 @@ async fn an_age_is_a_duration() {
     }
     assert_eq!(bench.count().await, 30);
 }
+
+#[tokio::test]
+async fn more_than_was_allowed_is_not_deleted() {
+    let bench = aged().await;
+    let old = ["cleanup", "--older-than", "10d", "--include-unresolved", "--yes"];
+    for (args, expected) in [
+        (&[&old[..], &["--max", "19"]].concat()[..], "20 letters would be deleted, and 19 at most"),
+        (
+            &["delete", "--all", "--yes", "--max", "29"],
+            "30 letters would be deleted, and 29 at most",
+        ),
+    ] {
+        let ran = bench.run(args);
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(expected), "{args:?}: {}", ran.err);
+    }
+    assert_eq!(bench.count().await, 30);
+    let look = bench.run(&["delete", "--all", "--max", "1", "--dry-run"]).ok();
+    assert!(look.err.contains("30 letters match"), "{}", look.err);
+    // Resolved letters are what a cleanup is for.
+    assert_eq!(bench.run(&[&old[..3], &["--max", "1", "--yes"]].concat()).ok().out, "deleted: 6\n");
+    assert_eq!(bench.run(&[&old[..], &["--max", "14"]].concat()).ok().out, "deleted: 14\n");
+    assert_eq!(bench.run(&["delete", "--all", "--yes", "--max", "0"]).ok().out, "deleted: 10\n");
+}

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use dlq_core::store::reading::{Stretch, cut, stretches};
 use dlq_core::store::{Group, Letters, Stats};
@@ -7,13 +8,14 @@ use dlq_core::{
     StoreError, Timestamp,
 };
 use rusqlite::Connection;
+use rusqlite::types::Value;
 
 use super::SqliteStore;
 use super::codec::Fields;
 use super::codec::{read_summary, read_whole};
 use super::filter::is_counted;
 use super::names::Names;
-use super::query::Query;
+use super::query::{Bind, Query};
 use crate::error::{During, Result};
 use crate::kinds::{Kind, span, with_prefix};
 use crate::values::Take as _;
@@ -125,11 +127,42 @@ struct Seen {
     last: (Timestamp, LetterId),
 }
 
-fn groups(conn: &Connection, names: &Names, filter: &Filter, limit: u32) -> Result<Vec<Group>> {
+/// Number of fingerprints of which each is looked up in the index.
+const FEW: usize = 1_000;
+
+/// All fingerprints of the store, where they are few and the filter asks for nothing but times and consumers. They are found by
+/// as many steps in the index, however many letters there are.
+fn few_fingerprints(
+    conn: &Connection,
+    names: &Names,
+    filter: &Filter,
+) -> Result<Option<Vec<Value>>> {
+    let mut rest = filter.clone();
+    (rest.since, rest.until) = (None, None);
+    rest.consumers.clear();
+    if rest != Filter::default() || (filter.since.is_none() && filter.until.is_none()) {
+        return Ok(None);
+    }
+    let letters = &names.letters;
     let query = Query::new(format!(
-        "SELECT t.fingerprint, t.consumer, t.created_at, t.letter_id FROM {} t WHERE ",
-        names.letters
+        "WITH RECURSIVE found(f) AS (SELECT min(fingerprint) FROM {letters} UNION ALL \
+         SELECT (SELECT min(fingerprint) FROM {letters} WHERE fingerprint > f) FROM found \
+         WHERE f IS NOT NULL LIMIT {}) SELECT f FROM found WHERE f IS NOT NULL",
+        FEW + 1
     ));
+    let found = query.all(conn, |row| Ok(Value::from(row.get::<_, String>(0)?)))?;
+    Ok(Some(found).filter(|found| found.len() <= FEW))
+}
+
+fn groups(conn: &Connection, names: &Names, filter: &Filter, limit: u32) -> Result<Vec<Group>> {
+    let columns = "SELECT t.fingerprint, t.consumer, t.created_at, t.letter_id FROM";
+    let query = match few_fingerprints(conn, names, filter)? {
+        // The index by fingerprint has all that is asked for, which spares a look at each row.
+        Some(few) => Query::new(format!("{columns} (SELECT value AS f FROM rarray("))
+            .bind(Bind::Many(Rc::new(few)))
+            .push(&format!(")) CROSS JOIN {} t WHERE t.fingerprint = f AND ", names.letters)),
+        None => Query::new(format!("{columns} {} t WHERE ", names.letters)),
+    };
     let query = query.filter(filter);
     let mut statement = query.prepare(conn)?;
     let mut rows = statement.raw_query();
