@@ -234,6 +234,7 @@ impl Row {
                 self.letter.state.operation = operation;
             }
             Dispatched::Refused(_) => rules::put_back(&mut self.letter, Status::Pending, now),
+            Dispatched::Unclear(_) => rules::put_back(&mut self.letter, Status::Quarantined, now),
             Dispatched::Later => {
                 rules::put_back(&mut self.letter, Status::Pending, now);
                 self.letter.state.operation = operation;

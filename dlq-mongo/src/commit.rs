@@ -308,14 +308,19 @@ impl Db {
         self.delete_commit(id).await
     }
 
-    /// Makes a commit void unless it is done, and takes its locks away.
+    /// Makes a commit void, and takes its locks away; unless it is decided by now.
     async fn void(&self, id: ObjectId, steps: &Steps) -> Result<()> {
         let update = doc! {
             "q": { "_id": id, "state": "open" },
             "u": { "$set": { "state": "void" } },
         };
         self.update(Coll::Commits, vec![update]).await?;
-        self.release(id, steps).await
+        // Its owner may have decided it since it was read. The locks of a decided commit keep others from what is yet to be written.
+        let found = self.find_one(Coll::Commits, doc! { "_id": id }).await?;
+        if found.is_some_and(|found| found.get_str("state").is_ok_and(|state| state == "void")) {
+            return self.release(id, steps).await;
+        }
+        Ok(())
     }
 
     /// Takes the locks of a void commit away, and gives former keys back.

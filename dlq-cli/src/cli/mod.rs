@@ -108,16 +108,6 @@ impl Cli {
 }
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-/// Text about the configuration file.
-const CONTEXTS: &str = "\
-The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
-
-    default = \"prod\"
-
-    [contexts.prod]
-    from = \"nats://ops@nats.internal/DLQ\"   # ${NAME} is a variable of the environment
-    password_command = \"pass show nats/ops\" # or password_file = \"~/.nats-password\"";
-
 impl Command {
     /// The filter of the letters that it is about.
     pub(crate) fn filter(&mut self) -> Option<&mut FilterArgs> {
@@ -147,6 +137,16 @@ pub(crate) enum Format {
     /// A JSON document per line
     Jsonl,
 }
+
+/// Text about the configuration file.
+const CONTEXTS: &str = "\
+The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
+
+    default = \"prod\"
+
+    [contexts.prod]
+    from = \"nats://ops@nats.internal/DLQ\"   # ${NAME} is a variable of the environment
+    password_command = \"pass show nats/ops\" # or password_file = \"~/.nats-password\"";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

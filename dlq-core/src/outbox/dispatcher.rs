@@ -73,6 +73,15 @@ struct Held {
     is_doubtful: bool,
 }
 
+impl Step {
+    /// Gives up a letter that a former sender may have sent.
+    fn give_up(&mut self, token: ClaimToken, why: &str) -> (ClaimToken, Dispatched) {
+        let why = format!("perhaps sent before, and not again: {why}");
+        self.refused.push((token.letter, why.clone()));
+        (token, Dispatched::Unclear(why))
+    }
+}
+
 impl Dispatcher {
     /// A dispatcher of the operations in `store`.
     #[must_use]
@@ -106,12 +115,33 @@ impl Dispatcher {
     ///
     /// # Errors
     ///
-    /// The store's. Letters that were taken and not recorded are settled once their lease has ended.
+    /// `InvalidConfig` unless the operation is [served](Self::serves) here: only by the outbox of a letter can it be found out
+    /// what a former sender did. Otherwise the store's. Letters that were taken and not recorded are settled once their lease has
+    /// ended.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future is what killing the process is: what was taken is settled once its lease has ended.
     pub async fn step(&self, operation: OperationId) -> Result<Step, StoreError> {
+        self.check_outboxes(operation).await?;
+        self.take_and_send(operation).await
+    }
+
+    async fn check_outboxes(&self, operation: OperationId) -> Result<(), StoreError> {
+        let found = self.store.operation(operation).await?;
+        let via = found.into_iter().flat_map(|operation| operation.spec.via);
+        let lacking = via.filter(|at| self.outboxes.get(&at.transport, &at.alias).is_none());
+        let lacking: Vec<_> = lacking.map(|cluster| cluster.to_string()).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let error = StoreError::new(StoreErrorKind::InvalidConfig, "send letters back");
+        Err(error
+            .with_detail(format!("the operation also needs an outbox of {}", lacking.join(", "))))
+    }
+
+    /// A step of an operation that is served.
+    async fn take_and_send(&self, operation: OperationId) -> Result<Step, StoreError> {
         let begun = Instant::now();
         let of = |outbox: &BoxOutbox| {
             (Cluster::new(outbox.transport(), outbox.cluster()), outbox.sender().to_owned())
@@ -211,8 +241,13 @@ impl Dispatcher {
                         ended.push((held.token, Dispatched::Confirmed { is_doubtful: false }));
                     }
                     _ if is_open => letters.push(held),
+                    Settled::Unclear(why) if step.operation.state.is_final() => {
+                        ended.push(step.give_up(held.token, &why));
+                    }
+                    // Put back, it would look as if it had not been sent. It is asked about again once its lease has ended.
+                    Settled::Unclear(_) => step.unknown += 1,
                     // Nobody wants it sent any more, or not now.
-                    _ => {
+                    Settled::Not => {
                         step.later += 1;
                         ended.push((held.token, Dispatched::Later));
                     }
@@ -228,7 +263,7 @@ impl Dispatcher {
     ///
     /// # Errors
     ///
-    /// An error of the store that does not go away by waiting.
+    /// As [`step`](Self::step), of the store those that do not go away by waiting.
     pub async fn run(
         &self,
         operation: OperationId,
@@ -280,7 +315,7 @@ impl Dispatcher {
             match self.store.operations(LATEST).await {
                 Ok(operations) => {
                     for operation in operations.iter().rev().filter(|it| self.is_to_do(it)) {
-                        match self.step(operation.id).await {
+                        match self.take_and_send(operation.id).await {
                             Ok(step) => {
                                 told(&step);
                                 if step.taken > 0 {
@@ -391,6 +426,7 @@ async fn send(
                 step.doubtful += u64::from(is_doubtful);
                 ended.push((token, Dispatched::Confirmed { is_doubtful }));
             }
+            Sent::Refused(error) if is_doubtful => ended.push(step.give_up(token, &text(&error))),
             Sent::Refused(error) => {
                 let why = text(&error);
                 step.refused.push((token.letter, why.clone()));

@@ -126,6 +126,9 @@ pub enum Dispatched {
     },
     /// It is not sent by this operation, for this reason: its item is skipped, the letter pending again.
     Refused(String),
+    /// It is not sent by this operation, and a former sender may have sent it: its item is skipped for this reason, and the letter
+    /// quarantined, since to send it again may be to send it twice.
+    Unclear(String),
     /// It was not taken this time: its item is queued again.
     Later,
 }

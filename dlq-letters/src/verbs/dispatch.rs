@@ -180,7 +180,9 @@ impl Record {
                     rows.set_outcome(operation, index, ItemOutcome::Sent, why)?;
                 }
             }
-            Dispatched::Refused(why) => rows.end_item(&mut row, ItemOutcome::Skipped, Some(why))?,
+            Dispatched::Refused(why) | Dispatched::Unclear(why) => {
+                rows.end_item(&mut row, ItemOutcome::Skipped, Some(why))?;
+            }
             Dispatched::Later => {
                 if let Some((operation, index)) = row.item {
                     rows.set_outcome(operation, index, ItemOutcome::Queued, None)?;

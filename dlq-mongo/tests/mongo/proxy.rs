@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 /// Fate of a command.
@@ -22,6 +23,8 @@ pub(crate) enum Trouble {
     DiesAfter,
     /// Nothing comes through any more, and all connections stay open.
     Silence,
+    /// The server hears of it once it may [go on](Proxy::go_on).
+    Waits,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +34,7 @@ struct State {
     at: Mutex<Option<(usize, Trouble)>>,
     is_dead: AtomicBool,
     is_silent: AtomicBool,
+    goes_on: Notify,
 }
 
 /// Stands before a server on this machine.
@@ -65,6 +69,11 @@ impl Proxy {
     /// Returns true if that command has not come yet.
     pub(crate) fn is_troubling(&self) -> bool {
         self.state.at.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Lets the command go on that waits.
+    pub(crate) fn go_on(&self) {
+        self.state.goes_on.notify_one();
     }
 
     pub(crate) fn commands(&self) -> usize {
@@ -118,11 +127,13 @@ async fn carry(mut client: TcpStream, server: String, state: Arc<State>) -> io::
         match trouble {
             Some(Trouble::Lost | Trouble::DiesBefore) => return Ok(()),
             Some(Trouble::Silence) => return pending().await,
+            Some(Trouble::Waits) => state.goes_on.notified().await,
             None | Some(Trouble::Unanswered | Trouble::DiesAfter) => {}
         }
         server.write_all(&asked).await?;
         let said = message(&mut server).await?;
-        if trouble.is_some() || state.is_dead.load(Ordering::SeqCst) {
+        let is_lost = matches!(trouble, Some(Trouble::Unanswered | Trouble::DiesAfter));
+        if is_lost || state.is_dead.load(Ordering::SeqCst) {
             return Ok(());
         }
         client.write_all(&said).await?;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use dlq_core::Filter;
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims as _, Finish, Finished, OperationSpec, OperationState,
-    Operations as _, Sink as _,
+    Actor, ClaimRequest, Claims as _, Finish, Finished, Letters as _, OperationSpec,
+    OperationState, Operations as _, Sink as _,
 };
-use dlq_core::{Resolution, StoreError};
+use dlq_core::{Filter, Resolution, Status, StoreError};
 use dlq_mongo::MongoStore;
 use dlq_testkit::fixtures::letter;
 use mongodb::bson::{Document, doc};
@@ -125,4 +124,45 @@ async fn g1_who_locks_for_a_void_commit_and_dies_keeps_no_letter() {
     operations.update_one(doc! {}, doc! { "$unset": { "lock": "" } }).await.unwrap();
     assert_eq!(number_locked(&place).await, u64::from(LETTERS));
     all_are_handed_out(&direct).await.unwrap();
+}
+
+/// A commit is decided by its owner between any two commands of somebody who takes it for left behind: it happens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_what_its_owner_decides_meanwhile_is_written() {
+    if !available() {
+        return;
+    }
+    let at = locked_and_undecided().await;
+    let mut decided = 0;
+    for next in 0.. {
+        let (place, direct, _) = dies_while_it_claims(at).await;
+        let proxy = Proxy::before(url()).await;
+        let other = behind(&proxy, &place).await;
+        // A sweep leaves alone what may be under way.
+        sleep(WAIT * 3).await;
+        proxy.trouble_after(next, Trouble::Waits);
+        let sweep = tokio::spawn(async move { other.sweep().await });
+        while proxy.is_troubling() && !sweep.is_finished() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        if proxy.is_troubling() {
+            sweep.await.unwrap().unwrap();
+            break;
+        }
+        let commits = place.database().await.collection::<Document>("dlq_commits");
+        let decide = doc! { "$set": { "state": "done" } };
+        let is_decided = commits.update_one(doc! { "state": "open" }, decide).await.unwrap();
+        proxy.go_on();
+        sweep.await.unwrap().unwrap();
+        sleep(WAIT * 3).await;
+        direct.sweep().await.unwrap();
+        assert_eq!(number_locked(&place).await, 0, "after {next} commands");
+        let claimed = Filter::new().with_status(Status::Replaying);
+        let claimed = direct.count(claimed).await.unwrap();
+        if is_decided.modified_count == 1 {
+            decided += 1;
+            assert_eq!(claimed, u64::from(LETTERS), "lost after {next} commands");
+        }
+    }
+    assert!(decided > 0);
 }

@@ -35,6 +35,7 @@ pub struct FaultyOutbox<O> {
 #[derive(Debug, Default)]
 struct Told {
     is_away: AtomicBool,
+    is_unclear: AtomicBool,
     handed_over: AtomicU64,
     script: Mutex<Script>,
     died: Notify,
@@ -66,6 +67,11 @@ impl<O> FaultyOutbox<O> {
     /// Sets whether the broker is away, for all calls that ask it.
     pub fn set_away(&self, is_away: bool) {
         self.told.is_away.store(is_away, Ordering::SeqCst);
+    }
+
+    /// Sets whether nobody can say what former senders sent.
+    pub fn set_unclear(&self, is_unclear: bool) {
+        self.told.is_unclear.store(is_unclear, Ordering::SeqCst);
     }
 
     /// Returns how many letters were handed to the outbox underneath to be sent.
@@ -180,6 +186,10 @@ impl<O: Outbox> Outbox for FaultyOutbox<O> {
         batch: Vec<Outgoing>,
     ) -> Result<Vec<Settled>, StoreError> {
         self.reach()?;
+        if self.told.is_unclear.load(Ordering::SeqCst) {
+            let unclear = |_| Settled::Unclear("told to".to_owned());
+            return Ok(batch.iter().map(unclear).collect());
+        }
         self.inner.settle(sender, since, batch).await
     }
 }

@@ -331,6 +331,9 @@ macro_rules! store_conformance {
                 g4_one_letter_is_refused,
                 a_letter_without_an_address_is_skipped,
                 g6_what_is_cancelled_is_not_sent,
+                g6_what_is_unclear_stays_so_in_a_pause,
+                g6_what_is_unclear_at_the_end_is_quarantined,
+                g6_who_has_not_all_outboxes_sends_nothing,
                 g6_two_processes_send_each_letter_once;
             handles:
                 a_second_handle_finds_letters,

@@ -9,7 +9,7 @@ use dlq_core::outbox::{Dispatcher, Outboxes};
 use dlq_core::store::{
     BoxStore, Cluster, Control, ItemOutcome, Operation, OperationSpec, OperationState, Target,
 };
-use dlq_core::{Filter, Status};
+use dlq_core::{Filter, Status, StoreErrorKind};
 use tokio::time::timeout;
 
 use super::check::by;
@@ -236,6 +236,75 @@ pub async fn g6_what_is_cancelled_is_not_sent<F: StoreFixture>(check: Check<F>) 
     for letter in &letters {
         assert_eq!(check.status(letter.id).await, Status::Pending);
     }
+}
+
+/// A process dies after the broker has the letters, nobody can say so, and the operation is paused: they are not put back as if
+/// they had not been sent. Sent once more when it goes on, they count as doubtful.
+pub async fn g6_what_is_unclear_stays_so_in_a_pause<F: StoreFixture>(check: Check<F>) {
+    check.bury(3).await;
+    let sending = Sending::new(&check);
+    let operation = sending.start().await;
+    sending.outbox.fail([OutboxFault::DiesAfter]);
+    sending.die_in_a_step(&operation).await;
+    sending.outbox.set_unclear(true);
+    check.store.control(operation.id, Control::Pause, by()).await.expect("it is paused");
+    check.outlast_leases().await;
+    let step = sending.dispatcher().step(operation.id).await.expect("it takes");
+    assert_eq!((step.taken, step.unknown, step.later), (3, 3, 0));
+    check.store.control(operation.id, Control::Resume, by()).await.expect("it goes on");
+    check.outlast_leases().await;
+    let step = sending.dispatcher().step(operation.id).await.expect("it takes");
+    assert_eq!((step.confirmed, step.doubtful), (3, 3));
+}
+
+/// The same, and the operation is cancelled, or the broker does not take it a second time: the letters are quarantined, since
+/// to send them from the store would be to send them twice, perhaps.
+pub async fn g6_what_is_unclear_at_the_end_is_quarantined<F: StoreFixture>(check: Check<F>) {
+    let letters = check.bury(3).await;
+    let sending = Sending::new(&check);
+    let operation = sending.start().await;
+    sending.outbox.fail([OutboxFault::DiesAfter]);
+    sending.die_in_a_step(&operation).await;
+    sending.outbox.set_unclear(true);
+    sending.outbox.refuse(letters[0].id);
+    check.outlast_leases().await;
+    sending.outbox.fail([OutboxFault::LosesAnswers]);
+    let step = sending.dispatcher().step(operation.id).await.expect("it takes");
+    assert_eq!((step.refused.len(), step.unknown), (1, 2));
+    assert_eq!(check.status(letters[0].id).await, Status::Quarantined);
+    check.store.control(operation.id, Control::Cancel, by()).await.expect("it is cancelled");
+    check.outlast_leases().await;
+    let dispatcher = sending.dispatcher();
+    let run = timeout(PATIENCE, dispatcher.run(operation.id, pending(), |_| {})).await;
+    let run = run.expect("it ends").expect("it runs");
+    assert_eq!((run.confirmed, run.refused), (0, 2));
+    for item in check.items(&operation).await {
+        assert_eq!(item.outcome, ItemOutcome::Skipped);
+        let why = item.why.unwrap_or_default();
+        assert!(why.contains("perhaps sent"), "{why}");
+        let state = check.state(item.letter).await;
+        assert_eq!((state.status, state.operation), (Status::Quarantined, None));
+    }
+}
+
+/// A process without the outbox of a letter does not touch what another has on its way: it could not ask what was sent.
+pub async fn g6_who_has_not_all_outboxes_sends_nothing<F: StoreFixture>(check: Check<F>) {
+    check.bury(3).await;
+    let sending = Sending::new(&check);
+    let operation = sending.start().await;
+    sending.outbox.fail([OutboxFault::DiesAfter]);
+    sending.die_in_a_step(&operation).await;
+    check.outlast_leases().await;
+    let elsewhere = MemoryOutbox::new(&sending.broker).cluster("elsewhere").sender("third");
+    let dispatcher = sending.of(FaultyOutbox::new(elsewhere));
+    let refused = dispatcher.step(operation.id).await.expect_err("it lacks one");
+    assert_eq!(refused.kind(), StoreErrorKind::InvalidConfig);
+    assert!(refused.to_string().contains("memory"), "{refused}");
+    let refused = timeout(PATIENCE, dispatcher.run(operation.id, pending(), |_| {})).await;
+    assert!(refused.expect("it ends").is_err());
+    let step = sending.other().step(operation.id).await.expect("it takes");
+    assert_eq!((step.taken, step.confirmed), (3, 3));
+    sending.each_is_sent_once(&operation, 3).await;
 }
 
 /// Two processes send one operation: each letter once.

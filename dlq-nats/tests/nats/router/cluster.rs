@@ -11,7 +11,7 @@ use dlq_core::{DeadLetter, Filter, Position};
 use dlq_nats::router::EventRouterBuilder;
 use dlq_nats::{AdvisoryStream, DlqStream, EventRouter, NatsLetters};
 use dlq_services::{Cluster, NatsCluster, Service, or_skip};
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::{Routing, SECOND};
@@ -90,9 +90,20 @@ async fn in_flight(
     for number in 1..=messages {
         published(context, &subject, &number.to_string()).await;
     }
-    let held = consumer.batch().max_messages(messages).expires(PATIENCE).messages().await.unwrap();
-    let held: Vec<_> = held.try_collect().await.unwrap();
-    assert_eq!(held.len(), messages);
+    let fetch = async {
+        let mut held = Vec::new();
+        while held.len() < messages {
+            let batch = consumer.batch().max_messages(messages - held.len()).expires(PATIENCE);
+            // A consumer that was made a moment ago may have no leader yet.
+            let Ok(mut batch) = batch.messages().await else { continue };
+            while let Some(Ok(message)) = batch.next().await {
+                held.push(message);
+            }
+            sleep(SECOND / 10).await;
+        }
+        held
+    };
+    let held = timeout(PATIENCE, fetch).await.expect("all are handed out");
     (consumer, held)
 }
 
