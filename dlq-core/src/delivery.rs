@@ -129,6 +129,7 @@ impl Delivery {
         let consumer = consumer.into();
         self.change(|shared| {
             shared.consumer = consumer;
+            // The id that was kept follows from the former name.
             shared.own = OnceLock::new();
         })
     }

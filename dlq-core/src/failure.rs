@@ -384,6 +384,8 @@ struct Bounded(String);
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Four bytes above the bound: a text that is cut between two characters is still longer than the bound, so that the
+        // function `cut` marks it.
         let room = (MAX_TEXT + 4).saturating_sub(self.0.len());
         let cut = floor_boundary(text, room);
         self.0.push_str(&text[..cut]);

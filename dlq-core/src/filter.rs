@@ -132,6 +132,7 @@ impl Filter {
     /// as an empty text in the error.
     #[must_use]
     pub fn is_empty(&self) -> bool {
+        // Destructive calls refuse an empty filter, so a condition that every letter meets must not make it count as a choice.
         let mut telling = self.clone();
         if telling.subjects.iter().any(|subject| subject.as_str() == ">") {
             telling.subjects.clear();

@@ -45,6 +45,7 @@ impl Fields {
     }
 
     fn add_option(&mut self, bytes: Option<&[u8]>) {
+        // An absent field and an empty one are different, as a tombstone and an empty payload are (G8).
         self.bytes(&[u8::from(bytes.is_some())]);
         self.add(bytes.unwrap_or_default());
     }

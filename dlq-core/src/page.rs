@@ -75,6 +75,7 @@ impl FromStr for Cursor {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let place = |text: &str| {
             let (time, id) = text.split_at_checked(16)?;
+            // `from_str_radix` takes a plus sign for a part of the number, and no cursor has one.
             let time = u64::from_str_radix(time, 16).ok().filter(|_| !time.starts_with('+'))?;
             Some((Timestamp::from_nanos((time ^ (1 << 63)) as i64), id.parse().ok()?))
         };

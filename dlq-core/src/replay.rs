@@ -44,6 +44,7 @@ impl ReplayRules {
     /// Returns true if a death that `by` has sent back last must not be sent again.
     #[must_use]
     pub fn is_sent(&self, by: Option<OperationId>) -> bool {
+        // A forced replay, too, sends a death once in its operation, so that running it again repeats nothing (G6).
         by.is_some_and(|operation| !self.again || operation == self.operation)
     }
 }

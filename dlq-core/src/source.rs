@@ -359,6 +359,7 @@ impl Settle for SettleOnce {
 
     fn settle_now(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
         let settled = self.inner.as_mut()?.settle_now_dyn(disposition)?;
+        // The handle is spent, so that dropping it does not tell of a forgotten delivery.
         self.inner = None;
         Some(settled)
     }

@@ -71,6 +71,8 @@ impl OperationChange {
         if let Some(next) = self.next_release {
             operation.next_release = next;
         }
+        // The state follows from the counts as they are when they are written, so that the call which ends the last letter
+        // completes the operation without having locked it before.
         operation.state = operation.advance(now, 0).state;
         operation.updated_at = now;
     }

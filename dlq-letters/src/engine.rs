@@ -32,8 +32,11 @@ pub async fn put<B: Backend>(
     let (letters, large) = split_large(backend.limits(), letters, DURING);
     let mut receipts = Vec::with_capacity(letters.len());
     let mut letters = letters.into_iter().peekable();
+    // Each page is a step of its own. If the process dies in between, the caller puts all letters again, and those that
+    // are stored change nothing (G2).
     while letters.peek().is_some() {
         let page = page_of(&mut letters, backend.limits());
+        // A statement for many rows knows no order among them, so a page with two deaths of one letter goes to the verb.
         let is_new = if have_different_ids(&page) {
             backend.put_new(&page).await?
         } else {
@@ -44,6 +47,7 @@ pub async fn put<B: Backend>(
         let mut looked_at =
             if rest.is_empty() { Vec::new() } else { backend.run(DURING, Put(rest)).await?.answer }
                 .into_iter();
+        // The verb answers in the order of the letters that were not new, so its receipts fill the gaps in turn.
         let receipt = |is_new| if is_new { Some(Receipt::Stored) } else { looked_at.next() };
         receipts.extend(is_new.into_iter().filter_map(receipt));
     }
@@ -93,6 +97,8 @@ pub async fn claim<B: Backend>(
         let wanted = part.limit as usize;
         match claim_some(backend, part).await {
             Ok(some) => {
+                // A part that is not full ends the call: asking again would mostly find nothing, and the next claim takes
+                // whatever is left.
                 let is_last = some.len() < wanted;
                 claims.extend(some);
                 if is_last {
@@ -119,6 +125,7 @@ async fn claim_some<B: Backend>(
         return Ok(claims);
     }
     let claimed = backend.run("claim letters", ClaimDue::new(request)).await?.answer;
+    // A verb may decide several times. Letters are counted here, when its changes are durable.
     for (event, reason) in claimed.capped {
         count_quarantined(event.as_deref(), reason);
     }
@@ -138,6 +145,8 @@ pub async fn run_schedule<B: Backend>(
     let (mut left, mut made) = (u64::from(schedule.batch), 0);
     loop {
         let limit = left.min(backend.limits().page());
+        // The first page alone looks at the time and records the run. If the process dies after it, the rest of the batch
+        // waits for the next run.
         let is_more = left < u64::from(schedule.batch);
         let (consumer, schedule) = (consumer.clone(), Arc::clone(&schedule));
         let every = schedule.every;
@@ -222,6 +231,7 @@ pub async fn start<B: Backend>(
     const DURING: &str = "start the replay";
     serve(&spec, DURING)?;
     let spec = Arc::new(spec);
+    // The limit of the operation cuts the last page, since a step freezes every letter that its page has.
     let page = |frozen: u64| {
         let most = spec.limit.unwrap_or(u64::MAX);
         backend.limits().page().min(most.saturating_sub(frozen))
@@ -229,6 +239,8 @@ pub async fn start<B: Backend>(
     let walk = Walk::frozen(Arc::clone(&spec)).with_limit(page(0));
     let done = backend.run(DURING, Start { spec: Arc::clone(&spec), by, walk }).await?;
     let (entry, Begun { mut operation, mut next }) = (done.note, done.answer);
+    // If the process dies in this loop, the operation stays `preparing` and sends nothing until somebody resumes or
+    // cancels it.
     while let Some(walk) = next {
         let (id, frozen) = (operation.id, operation.progress.total);
         let walk = walk.with_limit(page(frozen));
@@ -263,6 +275,8 @@ pub async fn control<B: Backend>(
     loop {
         let withdraw = Withdraw { operation, by: by.clone(), limit, entry };
         let withdrawn = backend.run(DURING, withdraw).await?;
+        // A cancel that is repeated has no entry in the audit yet. The first page that takes letters back makes it, and the
+        // others add to it.
         entry = entry.or(withdrawn.note);
         if !withdrawn.answer {
             break;
@@ -299,6 +313,7 @@ pub async fn audit<B: Backend>(
     let (mut found, mut before) = (Vec::new(), request.before);
     let is_full = |found: &Vec<_>| found.len() >= request.limit as usize;
     while !is_full(&found) {
+        // Matches may be rare, so even a request for one entry reads at least a hundred at once.
         let page = backend.audit(before, PAGE.min(request.limit.max(PAGE / 10))).await?;
         let Some(last) = page.last() else { break };
         before = Some(last.number);
@@ -354,6 +369,8 @@ async fn in_steps<B: Backend, V: Verb<Output = Step>>(
 ) -> Result<Marked, StoreError> {
     let (mut marked, mut next) = (Marked::default(), Some(walk));
     while let Some(walk) = next {
+        // Each step commits its letters together with the entry in the audit, so that the entry counts what was changed,
+        // also if the process dies before the next step.
         let done = backend.run(during[0], step(walk, entry.clone())).await;
         let done = done.map_err(|error| {
             let (letters, done) = (marked.changed, during[1]);
@@ -389,6 +406,7 @@ pub async fn edit<B: Backend>(
 /// original are what the walk has found.
 pub async fn deduplicate<B: Backend>(backend: &B, force: bool) -> Result<u64, StoreError> {
     const DURING: &str = "deduplicate";
+    // The first survey only counts: a call that would remove too much is refused before anything is changed.
     let (all, groups) = survey(backend, DURING).await?;
     let removed: u64 = groups.values().map(|letters| letters.len() as u64 - 1).sum();
     if removed * 2 > all && !force {
@@ -408,6 +426,7 @@ pub async fn deduplicate<B: Backend>(backend: &B, force: bool) -> Result<u64, St
     let mut removed = 0;
     loop {
         // Where there is nothing to collapse the audit says so.
+        // The first group of a step is taken whatever its size. It has at least two letters, and a store may allow one.
         let (mut some, mut letters) = (Vec::new(), 0);
         while let Some(group) =
             groups.next_if(|group| letters == 0 || letters + group.len() <= limit)
@@ -464,6 +483,7 @@ fn split_large(
     letters: Vec<DeadLetter>,
     during: &'static str,
 ) -> (Vec<DeadLetter>, Option<StoreError>) {
+    // A store without a bound is spared the sum over all headers of each letter.
     if limits.largest == u64::MAX {
         return (letters, None);
     }
@@ -492,6 +512,7 @@ fn page_of(
             if limits.bytes < u64::MAX {
                 bytes = bytes.saturating_add(Limits::size(letter));
             }
+            // A letter that is larger than a step is written in a step of its own, or nothing behind it would ever be written.
             page.is_empty() || bytes <= limits.bytes
         })
     {

@@ -143,9 +143,11 @@ pub async fn fill<E: Entries, B: Backend>(
         let has_outlines = added.iter().any(|(_, note)| note.outline);
         let added = store.run("read a log", Add(added)).await?.answer;
         letters += added.new;
+        // Without payloads it cannot be told which message is the letter and which one carries copied headers.
         if has_outlines && added.conflicts > 0 {
             return Ok(Filled { letters, is_whole: false, needs_payloads: true });
         }
+        // The next batch may be asked for only after a confirmation, although a reading leaves no trace.
         entries.confirm().await?;
     }
     Ok(Filled { letters, is_whole: false, needs_payloads: false })
@@ -284,6 +286,7 @@ impl<L: Log, S: Letters> Letters for Reading<L, S> {
         let rows = self.store.get_all(ids).await?.into_iter().filter_map(noted);
         let rows: Vec<(bool, Row<Origin>)> = rows.collect();
         let places = rows.iter().filter(|(_, row)| row.whole().is_none());
+        // Missing payloads are fetched in one call, and the answers come in the order of these places.
         let places: Vec<Origin> = places.map(|(_, row)| row.place.clone()).collect();
         let found = if places.is_empty() { Vec::new() } else { self.log.at(places).await? };
         let mut found = found.into_iter();
@@ -294,6 +297,7 @@ impl<L: Log, S: Letters> Letters for Reading<L, S> {
             let found = found.next().flatten()?;
             let payload = found.message.payload().cloned().unwrap_or_default();
             if is_outline {
+                // The row was made of headers alone. The binding that they claim is checked here, where the bytes are known.
                 let fits = Binding::of(&found.id, &found.message) == row.bytes;
                 let mut letter = row.letter;
                 letter.message = letter.message.with_payload(Some(payload));

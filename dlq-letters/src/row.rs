@@ -102,6 +102,7 @@ impl Row {
     pub fn available_at(&self) -> Option<Timestamp> {
         let state = &self.letter.state;
         match &self.claim {
+            // The letter may have been sent, so the end of the lease gives it to a dispatcher and never to a handler.
             Some(Held { sender: Some(_), .. }) => None,
             Some(held) => Some(held.until),
             None => {
@@ -175,6 +176,7 @@ impl Row {
     /// Returns true if `token` is that of the claim that holds it.
     #[must_use]
     pub fn is_held_by(&self, token: &ClaimToken) -> bool {
+        // The end of the lease does not count: the token is good until somebody else claims, which changes the fence.
         self.claim.is_some()
             && self.fence == token.fence
             && self.letter.generation == token.generation
@@ -184,6 +186,7 @@ impl Row {
     pub fn hand_out(&mut self, lease: &Lease<'_>) -> Claim {
         let former = match &self.claim {
             Some(held) => {
+                // A claim that is still there was never finished. Its run ended with the process and counts as a crash (G3).
                 self.lapses = self.lapses.saturating_add(1);
                 held.former
             }
@@ -203,6 +206,7 @@ impl Row {
     /// Gives the letter to a sender. Returns the token, and the former sender if there was one. A lease that ended is no
     /// crash: nothing ran.
     pub fn send(&mut self, lease: &Lease<'_>) -> (ClaimToken, Option<FormerSender>) {
+        // The former sender took the letter at this time, from which on its outbox looks for what it sent.
         let since = self.letter.state.last_retry_at.unwrap_or(lease.now);
         let former = self.claim.take().and_then(|held| held.sender);
         self.fence = lease.fence;
@@ -226,6 +230,7 @@ impl Row {
     pub fn dispatched(&mut self, dispatched: &Dispatched, now: Timestamp) {
         self.finished = Some(self.fence);
         self.claim = None;
+        // `put_back` takes the letter out of its operation. A letter that is sent, or queued again, stays in it.
         let operation = self.letter.state.operation;
         match dispatched {
             Dispatched::Confirmed { .. } => {
@@ -263,9 +268,11 @@ impl Row {
     /// Ends the claim. The token has been checked, and the letter's operation told. Returns what differs.
     pub fn finish(&mut self, held: &Held, finish: Finish, now: Timestamp) -> Changed {
         let continues = held.former == Status::Retrying;
+        // Crashes are read before the lapses behind them are forgotten.
         let crashes = rules::crashes_shown(&self.letter, continues, self.lapses);
         self.finished = Some(self.fence);
         self.claim = None;
+        // A release says "not now" and changes no count, so earlier lapses stay (G10).
         if !matches!(finish, Finish::Released { .. }) {
             self.lapses = 0;
         }
@@ -280,6 +287,7 @@ impl Row {
                 Changed::Run
             }
             Finish::Dead(mut death) => {
+                // A record already has the generation of its next death. Any other letter has that of its last one.
                 let least = self.letter.generation.saturating_add(u32::from(!continues));
                 death.generation = death.generation.max(least);
                 rules::reopen(&mut self.letter, *death, now);

@@ -69,6 +69,7 @@ impl Rows {
     ///
     /// [`Stop::Missing`] if it is not loaded to this depth.
     pub fn letter(&mut self, id: LetterId, depth: Depth) -> Result<Option<&Row>, Stop> {
+        // Changes of this attempt come first, so that the second item of a batch knows of the first.
         if let Some((row, _)) = self.pending.letters.get(&id) {
             let known = self.known.letters.get(&id).map(|(_, depth)| *depth);
             // A row that was written whole is whole, however it was loaded.
@@ -106,6 +107,7 @@ impl Rows {
     /// Writes a row that was [taken](Self::take).
     pub fn update(&mut self, row: Row, changed: Changed) {
         let before = self.pending.letters.get(&row.letter.id).map(|(_, before)| *before);
+        // A backend writes each row once, so the widest of its changes counts.
         let changed = before.map_or(changed, |before| before.max(changed));
         self.pending.letters.insert(row.letter.id, (Some(row), changed));
     }
@@ -113,6 +115,7 @@ impl Rows {
     /// Deletes a row, its key, and the aliases that point at it.
     pub fn remove(&mut self, row: &Row) {
         if let Some(key) = &row.key {
+            // The key is free at once, so that another letter of the same step can take it.
             self.pending.owners.insert(key.clone(), None);
         }
         self.pending.letters.insert(row.letter.id, (None, Changed::All));
@@ -178,6 +181,7 @@ impl Rows {
     ) -> Result<(), Stop> {
         let Some(before) = self.item(operation, index)? else { return Ok(()) };
         let is_evidence = matches!(outcome, ItemOutcome::Succeeded | ItemOutcome::FailedAgain);
+        // A message that was sent is on its way whatever becomes of its letter here. Only evidence says how it ended.
         if before == ItemOutcome::Sent && !is_evidence {
             return Ok(());
         }
@@ -228,6 +232,7 @@ impl Rows {
         if before == Some(ItemOutcome::Sending) {
             row.count_sent();
         }
+        // The operation has not sent a queued letter, so its death is no failure of the operation.
         if before == Some(ItemOutcome::Queued) {
             let why = "died again before it was sent";
             self.end_item(row, ItemOutcome::Skipped, Some(why))
@@ -358,6 +363,8 @@ impl Rows {
         if row.key == key {
             return Ok(());
         }
+        // A key has one row. If another row has it, this one goes without, and new letters of the original are merged into
+        // the other one.
         let is_free = match &key {
             Some(key) => self.owner(key)?.is_none(),
             None => false,
@@ -400,6 +407,7 @@ impl Rows {
         };
         let mut all: BTreeMap<_, _> = stored.iter().copied().collect();
         all.extend(self.pending.aliases.iter().map(|(id, alias)| (*id, *alias)));
+        // An alias that this attempt has moved to another letter is stored under this one still, and drops out here.
         all.retain(|_, alias| alias.row == id);
         Ok(all.into_iter().collect())
     }
@@ -433,6 +441,7 @@ impl Rows {
     ///
     /// [`Stop::Missing`] if fewer are reserved.
     pub fn fences(&mut self, count: u64) -> Result<Vec<u64>, Stop> {
+        // Each attempt begins with the first reserved token again: nobody was told of those that an earlier one took.
         let from = self.pending.fences;
         let all = self.known.fences.iter().cloned().flatten();
         let fences: Vec<_> = all
@@ -496,6 +505,7 @@ impl Rows {
         self.pending = Pending::default();
         self.missing = Needs::default();
         let decided = verb.decide(self);
+        // While rows are missing neither an answer nor an error counts, since both may rest on what is not loaded.
         if !self.missing.is_empty() {
             return Ok(None);
         }
@@ -515,6 +525,7 @@ impl Rows {
 
     /// Supplies a letter's row.
     pub fn supply_letter(&mut self, id: LetterId, row: Option<Row>, depth: Depth) {
+        // A head must not replace a whole row: the verb has asked for its payload and history before.
         let is_deeper = |(_, known): &(Option<Row>, Depth)| *known > depth;
         if !self.known.letters.get(&id).is_some_and(is_deeper) {
             self.known.letters.insert(id, (row, depth));
@@ -602,6 +613,7 @@ impl Rows {
         self.pending.letters.iter().filter_map(|(id, (after, changed))| {
             let before = self.known.letters.get(id).and_then(|(row, _)| row.as_ref());
             let changed = if before.is_none() { Changed::All } else { *changed };
+            // A row that was inserted and removed in one call leaves nothing to write.
             let change = LetterChange { id: *id, before, after: after.as_ref(), changed };
             (before.is_some() || after.is_some()).then_some(change)
         })
@@ -649,6 +661,7 @@ impl Rows {
     /// Returns true if there is nothing to write.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
+        // Owners and fences are left out: neither needs to be written without a row that has changed.
         let Pending { letters, items, started, operations, aliases, schedules, notes, .. } =
             &self.pending;
         letters.is_empty()
@@ -665,6 +678,7 @@ impl Rows {
     pub fn woken(&self) -> BTreeSet<String> {
         let due = self.letters().filter_map(|change| {
             let row = change.after?;
+            // A claimed row wakes nobody, since it becomes available only when its lease ends.
             let is_due = row.claim.is_none() && row.available_at().is_some();
             is_due.then(|| row.letter.consumer.clone())
         });
@@ -673,6 +687,7 @@ impl Rows {
         if self.pending.started.iter().any(|it| may_release(it.state))
             || self.pending.operations.values().any(|it| it.state.is_some_and(may_release))
         {
+            // The letters of an operation may belong to any consumer.
             woken.insert(String::new());
         }
         woken

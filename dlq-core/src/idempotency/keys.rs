@@ -181,6 +181,7 @@ impl Keys {
                 Indexed { hash: hash_for(hash(entry.key.as_slice()), entry.consumer), number };
             let indexed = self.index.find_entry(known.spread(), |other| other.number == number);
             indexed.expect("what is kept is in the index").remove();
+            // The number is given out again, so that memory follows the number of keys that are kept.
             self.free.push(number);
             forgotten += 1;
         }

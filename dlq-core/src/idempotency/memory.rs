@@ -90,6 +90,7 @@ impl MemoryIdempotency {
         if let Some(entry) = hinted {
             return change(entry);
         }
+        // The key may be in the shard that is locked here, and a lock cannot be taken twice.
         drop(keys);
         let (shard, hash) = self.spread(key);
         let mut keys = self.shards[shard].keys();
@@ -138,10 +139,12 @@ impl Immediate for MemoryIdempotency {
                 return ImmediateClaim::InFlight { remaining: until.since(now) };
             }
             Phase::Done { at, until } if until > now => return ImmediateClaim::Done { at },
+            // The lease ended without a word, so its run counts as one that ended with the process (G3).
             Phase::Held { attempts, crashes, .. } => (attempts, crashes.saturating_add(1)),
             Phase::Done { .. } => (0, 0),
             Phase::Free { attempts, crashes, .. } => (attempts, crashes),
         };
+        // A new fence makes every earlier proof of the key worthless.
         *fence += 1;
         entry.fence = *fence;
         entry.phase = Phase::Held { attempts, crashes, until: now.after(lease) };
@@ -157,6 +160,7 @@ impl Immediate for MemoryIdempotency {
                 entry.phase = Phase::Done { at: now, until: now.after(keep) };
                 true
             }
+            // The same claim is completed again, as after a lost answer: nothing changes.
             Phase::Done { .. } => true,
             Phase::Free { .. } => false,
         })
@@ -260,6 +264,7 @@ impl Idempotency for MemoryIdempotency {
                 if left == 0 {
                     return Ok(u64::from(limit));
                 }
+                // The lock is released at the end of this block, before the task lets others run.
                 let looks = {
                     let mut keys = self.shards[shard].keys();
                     numbers.end = numbers.end.min(keys.entries());
@@ -273,6 +278,7 @@ impl Idempotency for MemoryIdempotency {
                     *next() = ((shard + 1) % SHARDS, 0);
                     break;
                 }
+                // The position is kept before the task can be dropped at the await, so that the next purge goes on from here.
                 *next() = (shard, numbers.start);
                 // There may be a great many keys, and to look at all of them takes its time.
                 others_first().await;

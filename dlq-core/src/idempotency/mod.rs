@@ -171,6 +171,7 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
         key: Bytes,
     ) -> impl Future<Output = Result<KeyState, StoreError>> + Send {
         async {
+            // The lease is short: if the process dies before the release, the key is held up for no longer.
             Ok(match self.claim(consumer, key, LOOK).await? {
                 IdempotencyClaim::New { token, .. } => {
                     self.release(token, Release::Unused).await?;

@@ -136,9 +136,12 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
                 let is_unclear = outcome.is_news() && letter(fed).and_then(unclear).is_some();
                 self.report.unclear += u64::from(is_unclear);
             }
+            // Confirming comes last: until then the broker has every letter (G1), and if the process dies, the batch comes
+            // again and its incidents are told twice at worst.
             match self.entries.confirm().await {
                 Ok(()) => {}
                 Err(error) if error.is_transient() => {
+                    // The letters are in the store, so the run goes on. They come again and are known then.
                     self.report.outages += 1;
                     tracing::warn!(%error, "letters that are stored could not be confirmed: they come again");
                 }
@@ -157,6 +160,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
             let next = tokio::select! {
                 biased;
                 () = &mut *stop => return Err(Ended::Stopped),
+                // `next` may be cut off, since dropping its future loses nothing.
                 next = self.entries.next(self.batch) => next,
             };
             match next {
@@ -177,6 +181,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
     ) -> Result<Vec<(Outcome, Option<String>)>, Ended> {
         let letters: Vec<&DeadLetter> = fed.iter().filter_map(letter).collect();
         let mut put = Vec::with_capacity(letters.len());
+        // The whole batch is tried once: a refusal is of one letter, and only puts of single letters tell which.
         match self.try_put(&letters, 1, stop).await? {
             Ok(receipts) => {
                 if !receipts.is_empty() {
@@ -222,6 +227,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
         mut refused: Vec<(LetterId, StoreError)>,
         stop: &mut (impl Future<Output = ()> + Unpin),
     ) -> Result<(), Ended> {
+        // The store has taken another letter of the batch, so it works, and the refusals are about their letters.
         if refused.len() < put {
             self.refused = 0;
             return Ok(());
@@ -257,6 +263,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
         let mut outage = Outage::new(self.patience);
         let mut left = tries;
         loop {
+            // The put does not race `stop`: if it were cut off, nobody would know which letters are stored.
             let put = self.sink.put(letters.iter().copied().cloned().collect()).await;
             let error = match put {
                 Ok(receipts) => return Ok(Ok(receipts)),
@@ -344,6 +351,7 @@ impl Outage {
         error: StoreError,
         stop: &mut (impl Future<Output = ()> + Unpin),
     ) -> Result<(), Ended> {
+        // The outage is counted from its first error, so one error alone never exceeds a timeout above zero.
         let lasted = self.since.get_or_insert_with(Instant::now).elapsed();
         if !error.is_transient() || self.patience.is_some_and(|most| lasted >= most) {
             return Err(Ended::Failed(error));

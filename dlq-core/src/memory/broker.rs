@@ -145,6 +145,7 @@ impl MemoryBroker {
     /// Dropping the future changes nothing.
     pub async fn idle(&self, group: &str) {
         loop {
+            // The task listens before it looks, so that a change in between wakes it.
             let mut changed = std::pin::pin!(self.shared.changed.notified());
             changed.as_mut().enable();
             if self.is_idle(group) {

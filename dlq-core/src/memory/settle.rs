@@ -30,6 +30,7 @@ impl Settle for MemorySettle {
                 let at = self.broker.now().after(after);
                 self.broker.world().release(place, self.key, self.fence, at)
             }
+            // A letter or a retry record is durable before its delivery is settled (G1), so all of these end alike.
             Disposition::Succeeded
             | Disposition::Duplicate
             | Disposition::Dead(_)

@@ -85,6 +85,7 @@ impl Source for MemorySource {
             let due = broker.world().next_due(broker.stream_name(), self.incoming.addressee.name());
             match due {
                 Some(due) => {
+                    // Time and a change both lead to another look, so it does not matter which of them it was.
                     let _ = tokio::time::timeout(due.since(broker.now()), changed).await;
                 }
                 None => changed.await,

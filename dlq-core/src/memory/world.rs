@@ -234,6 +234,7 @@ impl World {
         change: impl FnOnce(&mut Group) -> T,
     ) -> Result<T, Lost> {
         let group = self.group(stream, group);
+        // The end of the lease does not count: until the message is handed out again nobody else has it.
         let held = group.entries.get(&key).is_some_and(|entry| entry.out == Some(fence));
         if held { Ok(change(group)) } else { Err(Lost) }
     }
@@ -306,6 +307,8 @@ impl World {
         let hop = delivery.delayed_retries().saturating_add(1);
         let identity = (death, hop, delivery.replays(), binding);
         let record = Record { delivery, consumer, death, history, attempts };
+        // A settled hop is still known: a writer that did not get its answer writes again, and must not make the message run
+        // twice.
         if let Some(number) = group.records.known.get(&identity) {
             let key = Key::Record(*number);
             let knows_less = |entry: &Entry| {
@@ -392,6 +395,7 @@ impl Group {
 
     fn change(&mut self, key: Key, change: impl FnOnce(&mut Entry)) {
         if let Some(entry) = self.entries.get_mut(&key) {
+            // The line is ordered by `at`, so the entry leaves it before that changes.
             self.line.remove(&(entry.at, key));
             change(entry);
             self.line.insert((entry.at, key));

@@ -169,9 +169,12 @@ impl Dispatcher {
         let until = begun + self.lease / 2;
         for (outbox, fresh, lapsed) in by_outbox {
             let mut letters = fresh;
+            // Letters of former senders are settled first: those that did not arrive are sent with the others, once (G6).
             self.settle(&mut step, &outbox, lapsed, &mut letters, &mut ended).await;
             send(&mut step, &outbox, letters, until, &mut ended).await;
         }
+        // If the process dies before this, the store knows nothing of the sends. After the lease the next sender settles the
+        // letters, finds those that arrived, and records them.
         if !ended.is_empty() {
             self.store.record(ended).await?;
         }
@@ -228,6 +231,7 @@ impl Dispatcher {
             let settled = match outbox.settle(former.sender, former.since, batch).await {
                 Ok(settled) => settled,
                 Err(error) => {
+                    // Nothing was found out, so nothing is recorded. The letters lapse again and are settled later.
                     step.unknown += held.len() as u64;
                     step.error = Some(error);
                     continue;
@@ -314,10 +318,13 @@ impl Dispatcher {
             let mut failed = None;
             match self.store.operations(LATEST).await {
                 Ok(operations) => {
+                    // The list begins with the newest, and older operations have their turn first. One that fails keeps no
+                    // other from its turn.
                     for operation in operations.iter().rev().filter(|it| self.is_to_do(it)) {
                         match self.take_and_send(operation.id).await {
                             Ok(step) => {
                                 told(&step);
+                                // A step that took nothing is followed by the full wait, so that the store has its rest.
                                 if step.taken > 0 {
                                     wait = wait.min(step.wait.unwrap_or(LOOK));
                                 }
@@ -356,6 +363,7 @@ impl Dispatcher {
         if failures > 0 {
             return Ok(Some(backoff(failures)));
         }
+        // Letters that were put back would be taken again at once, so such a step is followed by a look and a wait.
         if step.taken > 0 && step.later == 0 {
             return Ok(Some(step.wait.unwrap_or_default().min(LOOK)));
         }
@@ -411,6 +419,7 @@ async fn send(
     let sent = match outbox.send(batch, until).await {
         Ok(sent) => sent,
         Err(error) => {
+            // An error of the whole call means that nothing was sent, so each letter may be put back.
             let all =
                 letters.iter().map(|_| Sent::Later(StoreError::new(error.kind(), "send a letter")));
             let all = all.collect();
@@ -442,6 +451,7 @@ async fn send(
                 step.error.get_or_insert(error);
                 ended.push((token, Dispatched::Later));
             }
+            // Nothing is recorded of it: it stays `sending`, is given to nobody before its lease ends, and is settled then.
             Sent::Unknown(error) => {
                 step.unknown += 1;
                 step.error.get_or_insert(error);

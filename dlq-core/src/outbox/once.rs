@@ -59,6 +59,7 @@ impl FromStr for Once {
     type Err = InvalidOnce;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A death has one dot of its own, so the second one begins the operation.
         let parsed = match text.match_indices('.').nth(1) {
             None => text.parse().ok().map(Self::per_death),
             Some((end, _)) => (text[..end].parse().ok())

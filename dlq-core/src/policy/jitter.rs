@@ -36,6 +36,7 @@ impl Jitter {
 /// A duration between `low` and `high`, both included, chosen by `random`.
 pub(super) fn between(low: Duration, high: Duration, random: u64) -> Duration {
     let span = nanos(high.saturating_sub(low));
+    // The high half of the product lies evenly between 0 and the span, and no product is wider than 128 bits.
     let offset = (u128::from(random) * (u128::from(span) + 1)) >> 64;
     low.saturating_add(Duration::from_nanos(offset as u64))
 }

@@ -208,6 +208,7 @@ impl RetryPolicy {
     /// logged is the delay that is waited.
     #[must_use]
     pub fn next(&self, attempts: u32, retry_after: Option<Duration>, seed: u64) -> Next {
+        // The number of attempts is looked at first: an error that asks for a delay gets no further attempt by it.
         if attempts >= self.max_attempts() {
             return Next::Exhausted;
         }

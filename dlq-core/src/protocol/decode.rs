@@ -142,12 +142,14 @@ fn separate<'a, T: Copy>(
     let mut producers = Headers::new();
     let mut decoded = Decoded::default();
     for (name, value, header) in headers {
+        // The prefix is looked for first, since `is_ours` is true for it as well.
         if let Some(name) = name.strip_prefix(KEPT.as_bytes()) {
             let name = Bytes::copy_from_slice(name);
             producers.push(Header { name, ..own(header) });
         } else if !is_ours(name) {
             producers.push(own(header));
         } else if read(&mut decoded, name, value).is_none() {
+            // A header that cannot be read does not spoil the others, and keeps its bytes (G8).
             decoded.invalid.push(own(header));
         }
     }

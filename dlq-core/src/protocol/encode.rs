@@ -39,6 +39,7 @@ pub fn of_delayed_retry(delayed_retry: &DelayedRetry) -> Ours {
     ours.text(names::PREVIOUS_TOPIC, [delivery.previous()]);
     ours.origin(delivery.origin(), delivery.message());
     let death = delivery.death(&delayed_retry.consumer);
+    // A record names the last death, as a message that is sent back does. A message that has not died yet has none.
     if death.generation > 0 {
         ours.identity(death.letter, death.generation - 1, delivery.message());
         ours.set(names::REPLAY_COUNT, delivery.replays());
@@ -238,6 +239,7 @@ impl Ours {
                     self.escape_del(start);
                     return self.end(names::ERROR_HISTORY);
                 }
+                // The text did not fit and is taken back, so that the next one does not stand behind it.
                 self.text.truncate(start);
                 // Cutting texts further keeps more than dropping the last few attempts; at the shortest, drop.
                 if (limit > 64 && short.attempts().len() <= 20) || !short.drop_middle() {
@@ -305,6 +307,7 @@ impl Ours {
             let value = text.slice(std::mem::replace(&mut start, end)..end);
             Header { name: Bytes::from_static(name.as_bytes()), value: Some(value) }
         });
+        // Ours stand behind those of the producer, since readers take the last header of a name.
         producers(headers).map(Cow::into_owned).chain(ours).collect()
     }
 }

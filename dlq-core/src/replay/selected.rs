@@ -62,6 +62,7 @@ impl ReplayRules {
             } else if (selected.send.len() as u64) < self.limit {
                 selected.send.push(row);
             } else {
+                // Letters behind the limit are neither sent nor skipped, so that `last` is the end of what was decided.
                 break;
             }
         }

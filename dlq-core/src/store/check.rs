@@ -192,6 +192,7 @@ impl Vitals {
                     ),
                 ),
             };
+            // The list has a bound for each consumer. If it is full, there may be more letters than it has.
             let is_all = looked_at.get(consumer).is_none_or(|count| *count < Self::MOST);
             let more = if is_all { "" } else { "at least " };
             Finding::new(Severity::Warning, &format!("consumer `{consumer}`"), setting)

@@ -101,9 +101,11 @@ impl Edit {
         let unreadable = |_| EditError::NotKept { what: "what was edited".to_owned() };
         let kept: Kept = serde_json::from_str(subject).map_err(unreadable)?;
         let message = &letter.message;
+        // A later death has brought its own bytes, which an undo must not overwrite.
         if kept.letter != letter.id || kept.generation != letter.generation {
             return Err(EditError::Changed);
         }
+        // The former payload is given back even if it was no JSON.
         let mut edit = Self::new().allow_invalid();
         if let Some(payload) = &kept.payload {
             if payload.after != shown_payload(message, AFTER) {
@@ -143,6 +145,7 @@ impl Edit {
             };
             let mut there = headers.iter().filter(|header| header.name == *name);
             let is_so = there.next().is_some_and(|header| header.value.as_ref() == Some(value));
+            // `set` moves a header to the end, so one that is right already is left where it stands and counts as no change.
             if !is_so || there.next().is_some() {
                 headers.set(name.clone(), value.clone());
             }
@@ -190,6 +193,7 @@ impl Edit {
             if has_other_bytes && !state.edited_from.contains(&binding) {
                 state.edited_from.push(binding);
             }
+            // The lease has ended, or the edit was refused above. The store voids that claim, so the letter is due at once.
             if state.status == Status::Replaying {
                 state.status = Status::Pending;
                 state.due = Some(now);

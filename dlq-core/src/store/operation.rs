@@ -247,6 +247,7 @@ impl Pace {
     /// The time between two letters.
     #[must_use]
     pub fn interval(self) -> Duration {
+        // More than a billion a second round to no time at all, by which `take` would divide.
         (self.per / self.count).max(Duration::from_nanos(1))
     }
 
@@ -264,6 +265,7 @@ impl Pace {
         let interval = self.interval().as_nanos();
         let burst = (BURST.as_nanos() / interval).max(1);
         let waited = now.since(next).as_nanos() / interval;
+        // After a long pause the start moves forward, so that the time before it earns nothing.
         let (from, earned) = if waited >= burst {
             (now.before(nanos(interval * (burst - 1))), burst)
         } else {
@@ -446,12 +448,14 @@ impl Operation {
         let mut state = self.state;
         let mut quota = queued;
         match state {
+            // A set that is not frozen yet is never complete, even if each of its letters has an outcome: more may come.
             OperationState::Preparing => {
                 return Advance { release: 0, next_release: self.next_release, state };
             }
             OperationState::Canary => {
                 let canary = u64::from(self.spec.canary.unwrap_or(0));
                 let sent = progress.sent();
+                // A single letter that failed again stops the canary, whatever is still outstanding.
                 if progress.with_outcome(ItemOutcome::FailedAgain) > 0 {
                     state = OperationState::Stopped;
                     quota = 0;
@@ -466,6 +470,7 @@ impl Operation {
             OperationState::Running => {}
             _ => quota = 0,
         }
+        // A paused or stopped operation completes as well: nothing is left to resume.
         if !state.is_final() && progress.is_complete() {
             return Advance {
                 release: 0,
@@ -525,6 +530,7 @@ impl Operation {
             (Control::Pause, state) => Some(state),
             (Control::Resume, Stopped) => Some(Running),
             (Control::Resume, Preparing | Paused) => {
+                // More letters than the canary has are sent only after it went through, so the counts tell what was paused.
                 let in_canary = self
                     .spec
                     .canary

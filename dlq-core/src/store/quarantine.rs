@@ -26,6 +26,7 @@ fn bounded(event: &str) -> String {
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if !known.contains(event) {
+        // Events come from messages, so whoever publishes could otherwise make labels without end.
         if known.len() >= EVENTS {
             return "other".to_owned();
         }

@@ -63,6 +63,7 @@ pub fn death_arrives(row: Option<Standing>, generation: u32) -> Arrival {
         Some(row) if is_another(row, generation) => Arrival::Conflict,
         Some(row) if generation > row.generation => Arrival::News,
         Some(row) if generation < row.generation => Arrival::OutOfDate,
+        // A record has the generation of its next death, which has come now.
         Some(row) if row.is_record => Arrival::News,
         Some(_) => Arrival::Known,
     }
@@ -106,9 +107,11 @@ pub fn restored(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
     if state.status == Status::Replaying {
         state.status = Status::Pending;
     }
+    // The operation belongs to the store that the letter was read from.
     state.operation = None;
     state.due = match state.status {
         Status::Pending => state.due,
+        // A record that is never due is claimed by nobody and would wait for ever.
         Status::Retrying => state.due.or(Some(now)),
         _ => None,
     };
@@ -211,6 +214,8 @@ fn handled(news: &DeadLetter) -> Option<Resolution> {
 fn waits(letter: &mut DeadLetter, said: &LetterState, now: Timestamp) {
     put_back(letter, Status::Pending, now);
     let state = &mut letter.state;
+    // Both sides tell of the same replays, so the higher count stands. Each replay is a retry as well, so that the second
+    // count is never below the first.
     state.replays = state.replays.max(said.replays);
     state.retry_count = state.retry_count.max(said.retry_count).max(said.replays);
     match said.status {
@@ -234,6 +239,7 @@ pub fn take_record(letter: &mut DeadLetter, record: DeadLetter, now: Timestamp) 
 /// is seen once more, and waits again as one that is [reopened](reopen); one that was set aside stays so, and so does one
 /// that was resolved, where the other is [restored] as resolved.
 pub fn merge(letter: &mut DeadLetter, death: DeadLetter, now: Timestamp) {
+    // The generation never falls, or a death that is known would be news when it arrives again.
     let generation = letter.generation.max(death.generation);
     let said = death.state.clone();
     let handled = handled(&death).filter(|_| letter.state.status == Status::Resolved);
@@ -273,6 +279,7 @@ pub fn retry(letter: &mut DeadLetter, run: Retried, now: Timestamp) {
     if run.continues {
         letter.delayed_retries = letter.delayed_retries.saturating_add(1);
     } else {
+        // The letter becomes a record, which has the generation of its next death.
         letter.generation = letter.generation.saturating_add(1);
         letter.delayed_retries = 1;
     }
@@ -367,6 +374,7 @@ impl DedupKey {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.is_event)];
         for text in [&self.name, &self.message_id, &self.consumer] {
+            // Lengths keep apart keys whose texts would join to the same bytes.
             bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
             bytes.extend_from_slice(text.as_bytes());
         }
@@ -399,6 +407,7 @@ fn take_last_failure(letter: &mut DeadLetter) {
 
 fn take(letter: &mut DeadLetter, news: DeadLetter) {
     let (id, mut state) = (letter.id, letter.state.clone());
+    // The letter goes on being known by all bytes that it ever had (G2).
     let former = &news.state.edited_from;
     let more: Vec<_> = former.iter().filter(|one| !state.edited_from.contains(one)).collect();
     state.edited_from.extend(more);

@@ -27,6 +27,7 @@ impl Backend for MemoryStore {
         }
         let (mut rows, mut needs) = (Rows::new(self.now()), Needs::default());
         verb.needs(&mut needs);
+        // The lock is held from the first read to the commit, and nothing awaits in between, so no conflict can arise.
         let mut world = self.world();
         for _ in 0..ROUNDS {
             world.load(&needs, &mut rows, &mut Seen::default());
@@ -51,6 +52,7 @@ impl Backend for MemoryStore {
     }
 
     fn store_identity(&self) -> Option<String> {
+        // Clones share this address, and nobody else has it while one of them lives.
         Some(format!("memory letters {:p}", Arc::as_ptr(&self.world)))
     }
 

@@ -17,6 +17,7 @@ impl World {
             before
                 .is_some_and(|before| self.campaign(id).map(|campaign| campaign.version) != *before)
         };
+        // Selections are not compared: the letters that they named are, and those that they missed can come with a later call.
         let version = |id| self.rows.get(id).map(|row| row.tag);
         let operations = rows.operations().any(|(id, _)| is_outdated(id));
         operations
@@ -41,6 +42,7 @@ impl World {
                 None => self.remove_aliases_of(change.id),
             }
         }
+        // Aliases are set after rows were removed, since a removal takes the aliases that point at its row with it.
         for (id, alias) in rows.aliases() {
             self.set_alias(id, alias);
         }
@@ -71,6 +73,7 @@ impl World {
         for note in notes {
             match note {
                 Note::New(entry) => {
+                    // `Grow` finds the entry by its place in the list. The number that people see is one higher.
                     last = i64::try_from(self.audit.len()).ok();
                     let number = self.audit.len() as u64 + 1;
                     self.audit.push(AuditEntry { number, ..entry.clone() });
@@ -100,6 +103,7 @@ fn merged(before: Option<Row>, after: &Row, changed: Changed) -> Row {
     letter.reason = from.reason;
     let since: Timestamp = letter.state.created_at;
     debug_assert_eq!(since, from.state.created_at, "it changes with everything else only");
+    // Former bytes change only together with the message, which is written with everything.
     let edited_from = std::mem::take(&mut letter.state.edited_from);
     letter.state.clone_from(&from.state);
     letter.state.edited_from = edited_from;

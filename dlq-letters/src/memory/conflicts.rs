@@ -44,6 +44,7 @@ impl MemoryStore {
             let mut needs = Needs::default();
             verb.needs(&mut needs);
             let decided = loop {
+                // The lock is released at the end of this statement, so that others change rows between two reads.
                 self.world().load(&needs, &mut rows, &mut seen);
                 let_others_run().await;
                 match rows.attempt(&verb).transpose() {
@@ -56,6 +57,7 @@ impl MemoryStore {
             if is_invented || world.is_outdated(&seen, &rows) {
                 continue;
             }
+            // An error counts only now, since it may rest on rows that have changed.
             let answer = decided?;
             let note = world.commit(&rows);
             return Ok(Done { answer, note });

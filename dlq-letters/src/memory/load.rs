@@ -93,6 +93,7 @@ impl World {
             rows.supply_schedule(consumer.clone(), last);
         }
         if needs.fences > 0 {
+            // Tokens that an attempt reserves and does not use are lost. A fence only has to grow.
             let first = self.fence + 1;
             self.fence += needs.fences;
             rows.supply_fences(first..self.fence + 1);

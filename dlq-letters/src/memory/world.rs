@@ -112,6 +112,7 @@ impl World {
         if dedup {
             let oldest_first: Vec<_> = self.ids_by_age().collect();
             for id in oldest_first {
+                // A record is not dead and merges with nothing, so it takes no key.
                 if self.rows.get(&id).is_some_and(|row| !row.is_record()) {
                     self.take_key(id);
                 }

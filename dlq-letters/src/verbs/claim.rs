@@ -62,6 +62,8 @@ impl ClaimDue {
             let cancelled = judged.iter().filter(|(_, cancelled)| *cancelled).count() as u64;
             let most = wanted.saturating_add(ASIDE);
             let kept = judged.len() as u64 - cancelled;
+            // Letters of a cancelled operation take up places in the selection, so a longer one is asked for. The bound keeps
+            // the number of locked letters small.
             if kept < wanted && may_have_more && limit < most {
                 limit = wanted.saturating_add(cancelled.saturating_mul(2)).min(most);
                 continue;
@@ -95,6 +97,7 @@ impl ClaimDue {
             if room == 0 {
                 break;
             }
+            // Letters that go to a broker are taken by a dispatcher, and no consumer claims them.
             if operation.spec.target != Target::Handler {
                 continue;
             }
@@ -108,6 +111,7 @@ impl ClaimDue {
             if advance.state != operation.state && (released > 0 || capped.len() > before) {
                 rows.steer(operation.id, advance.state);
             }
+            // The rate is charged for what was released, as fewer letters may match than the rate allows.
             let next = operation.advance(now, released).next_release;
             if next != operation.next_release {
                 rows.set_next_release(operation.id, next);
@@ -136,8 +140,10 @@ impl ClaimDue {
                 if released == wanted || capped.len() as u64 == ASIDE {
                     return Ok(released);
                 }
+                // A selection does not see the changes of this attempt, so the next one begins behind what was handled.
                 from = item.index + 1;
                 let Some(row) = rows.take(item.letter, Depth::Whole)? else { continue };
+                // The selection and the row may have been read at different times. The row decides.
                 if row.item != Some((operation.id, item.index)) {
                     continue;
                 }
@@ -146,6 +152,8 @@ impl ClaimDue {
                     set_aside(rows, row, reason, &why)?;
                 } else {
                     released += 1;
+                    // The release raises counts that the filter may bound. A letter that does not match any more stays
+                    // due for others.
                     if self.filter.matches(&release_one(rows, row, *item)?.letter) {
                         ready.push(item.letter);
                     }
@@ -173,6 +181,7 @@ impl ClaimDue {
         taken.sort_by_key(|row| (row.available_at(), row.letter.state.created_at, row.letter.id));
         let now = rows.now();
         let until = now.after(self.request.lease);
+        // Tokens are asked for once it is known how many letters there are, since most claims find none and need none.
         let fences = rows.fences(taken.len() as u64)?;
         let hand_out = |(mut row, fence): (Row, u64)| {
             let lease = Lease { fence, owner: &self.request.owner, now, until };
@@ -195,6 +204,7 @@ impl Verb for ClaimDue {
         let (mut ready, may_have_more) = self.take_due(rows)?;
         let room = self.wanted().saturating_sub(ready.len() as u64);
         let mut capped = Vec::new();
+        // Due letters come first: while more of them wait, a release would only make the line longer.
         if room > 0 && !may_have_more {
             self.release(rows, room, &mut ready, &mut capped)?;
         }
@@ -210,6 +220,8 @@ fn is_cancelled(rows: &mut Rows, letter: LetterId) -> Result<bool, Stop> {
     else {
         return Ok(false);
     };
+    // The state is read without a lock. A letter that is handed out although a cancel commits just now runs once, and a
+    // later claim takes it back if its lease ends unfinished.
     Ok(rows.operation_state(operation)? == Some(OperationState::Cancelled))
 }
 

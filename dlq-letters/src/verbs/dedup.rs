@@ -142,11 +142,15 @@ fn collapse(rows: &mut Rows, group: &Group) -> Result<u64, Stop> {
 fn merge(rows: &mut Rows, row: &mut Row, mut gone: Row) -> Result<(), Stop> {
     let (now, kept, id) = (rows.now(), row.letter.id, gone.letter.id);
     rows.end_item(&mut gone, ItemOutcome::Skipped, Some("merged into another letter"))?;
+    // Letters that were merged into `gone` now point at the one that is kept. Otherwise their aliases would go with
+    // `gone`, and their deaths would be new when they arrive again.
     for (alias, Alias { generation, .. }) in rows.aliases_of(id)? {
         rows.set_alias(alias, Alias { row: kept, generation });
     }
     rows.set_alias(id, Alias { row: kept, generation: gone.letter.generation });
+    // The key of `gone` becomes free, and the caller takes it for the letter that is kept.
     rows.remove(&gone);
+    // An original that was set aside stays so, whichever of its letters is kept.
     if gone.letter.state.status == Status::Quarantined
         && row.letter.state.status != Status::Quarantined
     {

@@ -77,10 +77,12 @@ impl Take {
     ) -> Result<(), Stop> {
         let (id, now) = (before.id, rows.now());
         let advance = before.advance(now, room);
+        // The state is written even if nothing is taken, since time alone ends the wait of a canary.
         if advance.state != before.state {
             rows.steer(id, advance.state);
         }
         let (mut from, mut sent) = (0, Vec::new());
+        // Quarantined letters use up none of the rate, but one step locks only so many of them.
         while (sent.len() as u64) < advance.release && (took.capped.len() as u64) < ASIDE {
             let wanted = advance.release - sent.len() as u64;
             let found = rows.select(&self.queued(from, wanted), Depth::Whole)?;
@@ -138,6 +140,7 @@ impl Verb for Take {
             wait: None,
             capped: Vec::new(),
         };
+        // Lapsed letters are given out in every state of the operation: also a cancelled one has to learn what was sent (G6).
         let lapsed = rows.select(&self.lapsed(), Depth::Whole)?;
         self.give(rows, &lapsed, true, &mut took.letters)?;
         let room = u64::from(self.0.limit).saturating_sub(took.letters.len() as u64);
@@ -160,6 +163,7 @@ impl Record {
             return Ok(Finished::Stale);
         };
         if !row.is_held_by(token) || !row.is_sending() {
+            // The answer to the same record may have been lost. It counts as applied then, and changes nothing more.
             let is_known = row.finished == Some(token.fence);
             return Ok(if is_known { Finished::Applied } else { Finished::Stale });
         }
@@ -216,9 +220,12 @@ impl Succeed {
         let Some(mut row) = rows.take(death.letter, Depth::Head)? else { return Ok(false) };
         let is_sending = row.is_sending();
         let was_sent = row.letter.state.status == Status::Sent || is_sending;
+        // A success of another generation says nothing about the death that is here now.
         if row.letter.generation != death.generation || !was_sent {
             return Ok(false);
         }
+        // The success arrives before its sender has recorded the send. The claim is void below, so that the late record is
+        // stale and the replay is counted here.
         if is_sending {
             row.count_sent();
         }

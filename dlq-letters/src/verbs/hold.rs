@@ -28,6 +28,7 @@ impl Verb for Extend {
         let until = rows.now().after(self.lease);
         each(&self.tokens, |token| {
             let Some(row) = rows.letter(token.letter, Depth::Head)? else { return Ok(false) };
+            // A lease that has ended is extended all the same: until somebody else claims the letter, nobody else runs it.
             if !row.is_held_by(token) {
                 return Ok(false);
             }
@@ -63,6 +64,8 @@ fn end(rows: &mut Rows, token: &ClaimToken, finish: &Finish) -> Result<Finished,
     let now = rows.now();
     let Some(row) = rows.letter(token.letter, Depth::Head)? else { return Ok(Finished::Stale) };
     let Some(held) = row.claim.clone().filter(|_| row.is_held_by(token)) else {
+        // The answer to the same call may have been lost. The token of the last end is kept, so that a repeated call is
+        // not taken for that of a stale owner.
         let again = row.finished == Some(token.fence);
         return Ok(if again { Finished::Applied } else { Finished::Stale });
     };
@@ -76,6 +79,7 @@ fn end(rows: &mut Rows, token: &ClaimToken, finish: &Finish) -> Result<Finished,
         Finish::Retry { .. } | Finish::Released { .. } => {}
     }
     let changed = row.finish(&held, finish.clone(), now);
+    // Only a death rewrites the message, and a record that dies for the first time has no key until now.
     if changed == Changed::All {
         rows.take_key(&mut row)?;
     }

@@ -77,6 +77,7 @@ fn arrive(rows: &mut Rows, mut letter: DeadLetter, mut note: Note) -> Result<(bo
 fn standing(row: &Row, note: &Note) -> Standing {
     Standing {
         generation: row.letter.generation,
+        // A log has letters only: no retry records, and nobody claims its letters.
         is_record: false,
         is_claimed: false,
         attempts: row.letter.attempts,

@@ -98,6 +98,7 @@ fn step(
     let mut marked = Marked::default();
     each(page.found, |item| {
         let Some(row) = rows.take(item.letter, Depth::Head)? else { return Ok(()) };
+        // A change would void the claim, and the outcome of the run or of the send would be lost.
         if row.is_held(now) {
             marked.skipped += 1;
         } else if change(rows, row)? {
@@ -125,6 +126,7 @@ fn mark(rows: &mut Rows, mut row: Row, mark: Mark) -> Result<bool, Stop> {
         Mark::Resolved => rules::resolve(letter, Resolution::Dismissed, now),
         Mark::Pending => {
             rules::put_back(letter, Status::Pending, now);
+            // The cap on replays starts over, or a letter that has reached it could never be sent again (G7).
             letter.state.replays = 0;
         }
         _ => rules::put_back(letter, Status::Quarantined, now),
@@ -164,6 +166,7 @@ impl Verb for EditLetter {
         };
         let hands = Hands { is_held: row.is_held(now), is_record: row.is_record() };
         let amended = self.edit.amend(&mut row.letter, hands, now).map_err(refused)?;
+        // Until `update` nothing is written, so a refusal leaves the letter as it was.
         if Limits::size(&row.letter) > self.limits.largest {
             return Err(too_large(&row.letter, self.limits, Self::DURING).into());
         }
@@ -171,6 +174,7 @@ impl Verb for EditLetter {
         rows.note_action(&self.by, "edit", amended.subject, affected, None);
         let letter = row.letter.clone();
         if amended.is_changed {
+            // A claim whose lease has ended must not record the end of a run that had the former bytes.
             row.void();
             rows.update(row, Changed::All);
         }

@@ -36,6 +36,7 @@ fn each<I, T>(
         match decide(item) {
             Ok(answer) => answers.push(answer),
             Err(Stop::Missing) => is_missing = true,
+            // A refusal ends the attempt. `Rows::attempt` drops it while rows are missing.
             Err(failed) => return Err(failed),
         }
     }

@@ -45,6 +45,8 @@ impl Verb for Start {
         let id = OperationId::of(&self.by.who, now, number);
         let page = if is_full(&self.spec, 0) { Page::default() } else { self.walk.page(rows)? };
         let next = page.next.filter(|_| !is_full(&self.spec, page.found.len() as u64));
+        // While letters are still to be frozen the operation is `preparing` and releases nothing, so that no letter is sent
+        // before the set is complete.
         rows.start(Operation {
             id,
             spec: OperationSpec::clone(&self.spec),
@@ -103,6 +105,7 @@ impl Verb for Freeze {
             }
         }
         let next = page.next.filter(|_| !is_full(&self.spec, operation.progress.total + frozen));
+        // An operation that was paused meanwhile stays paused when its set is complete.
         if next.is_none() && operation.state == OperationState::Preparing {
             rows.steer(self.operation, begun(&self.spec));
         }
@@ -133,6 +136,7 @@ impl Verb for Steer {
             let why = format!("it is {} and cannot {}", operation.state, self.control);
             return Err(StoreError::new(StoreErrorKind::Conflict, STEER).with_detail(why).into());
         };
+        // A command that changes nothing, such as a repeated one, gets no entry in the audit.
         if state == operation.state {
             return Ok(operation);
         }
@@ -174,6 +178,7 @@ impl Verb for Withdraw {
         let taken = each(found, |item| {
             let Some(row) = rows.take(item.letter, Depth::Head)? else { return Ok(false) };
             let is_of_it = row.item.is_some_and(|(operation, _)| operation == self.operation);
+            // A letter that somebody runs or sends is left to its holder, who records how it ends.
             let is_open = is_of_it && row.is_idle_replay(now);
             if is_open {
                 take_back(rows, row)?;
@@ -194,6 +199,7 @@ impl Verb for Withdraw {
 /// Takes a letter out of a cancelled operation. It has been checked that nobody runs it.
 pub(super) fn take_back(rows: &mut Rows, mut row: Row) -> Result<(), Stop> {
     rows.end_item(&mut row, ItemOutcome::Skipped, Some("cancelled"))?;
+    // A claim whose lease has ended is still good for its token, and would let a late owner finish the letter.
     row.void();
     rules::put_back(&mut row.letter, Status::Pending, rows.now());
     rows.update(row, Changed::State);
@@ -222,6 +228,7 @@ fn freeze(rows: &mut Rows, operation: OperationId, index: u64, mut row: Row) {
     };
     rows.append_item(operation, item, row.letter.consumer.clone());
     row.item = Some((operation, index));
+    // A letter that was due by the automatic schedule waits for this operation instead.
     row.letter.state.due = None;
     row.letter.state.operation = Some(operation);
     row.letter.state.updated_at = now;

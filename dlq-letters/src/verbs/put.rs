@@ -102,6 +102,8 @@ fn bury(rows: &mut Rows, mut letter: DeadLetter) -> Result<Receipt, Stop> {
         Arrival::Known => Ok(Receipt::Unchanged),
         Arrival::OutOfDate => Ok(Receipt::Superseded),
         Arrival::Conflict => {
+            // The other id follows from the bytes, so that the same message finds its letter when it arrives again (G2). The
+            // rules apply under that id too, since it may be taken as well.
             let other = id.conflicting(&letter.message);
             letter.id = other;
             Ok(beside(bury(rows, letter)?, other))
@@ -109,6 +111,7 @@ fn bury(rows: &mut Rows, mut letter: DeadLetter) -> Result<Receipt, Stop> {
         Arrival::News => {
             if let Some(mut row) = rows.take(id, Depth::Whole)? {
                 rows.died_anew(&mut row, &letter)?;
+                // The claim ends here: whoever still runs the former death must not overwrite this one.
                 row.void();
                 rules::replace(&mut row.letter, letter, now);
                 rows.take_key(&mut row)?;
@@ -124,6 +127,7 @@ fn bury(rows: &mut Rows, mut letter: DeadLetter) -> Result<Receipt, Stop> {
                 return merge(rows, owner, letter);
             }
             let mut row = Row::new(letter);
+            // The key is taken in this attempt already, so that the next letter of the batch is merged into this one.
             rows.take_key(&mut row)?;
             rows.insert(row);
             Ok(Receipt::Stored)
@@ -139,6 +143,7 @@ fn record_arrives(rows: &mut Rows, mut record: DeadLetter) -> Result<Receipt, St
         rows.letter(id, Depth::Whole)?.map(|standing| standing.standing(&record, is_dedup));
     if standing.is_none()
         && let Some(alias) = rows.alias(id)?
+        // The death that would follow this record is merged already, and a record never takes a death back.
         && alias.generation >= record.generation
     {
         return Ok(Receipt::Merged(alias.row));
@@ -153,6 +158,8 @@ fn record_arrives(rows: &mut Rows, mut record: DeadLetter) -> Result<Receipt, St
         }
         Arrival::News => {
             if let Some(mut row) = rows.take(id, Depth::Whole)? {
+                // A higher generation leaves the operation and voids the claim, as a death does. A record of the same
+                // generation is news only while nobody has claimed it, and goes on in its operation.
                 if record.generation > row.letter.generation {
                     rows.died_anew(&mut row, &record)?;
                     row.void();
@@ -163,6 +170,7 @@ fn record_arrives(rows: &mut Rows, mut record: DeadLetter) -> Result<Receipt, St
             Ok(Receipt::Reopened)
         }
         Arrival::New => {
+            // A record takes no key: it is not dead, and records are not merged.
             rows.insert(Row::new(record));
             Ok(Receipt::Stored)
         }
@@ -194,6 +202,7 @@ fn merge(rows: &mut Rows, owner: LetterId, death: DeadLetter) -> Result<Receipt,
     rules::merge(&mut row.letter, death, now);
     rows.take_key(&mut row)?;
     rows.update(row, Changed::All);
+    // The alias remembers this death, so that it is known when it arrives again (G2).
     rows.set_alias(id, Alias { row: owner, generation });
     Ok(Receipt::Merged(owner))
 }

@@ -49,6 +49,7 @@ impl Verb for RunSchedule {
             if let Some(next) = next.filter(|next| *next > now) {
                 return Ok(Scheduled::In(next.since(now)));
             }
+            // The run is recorded in the step that makes its first letters due, so that one process of a consumer runs it.
             rows.set_last_run(&self.consumer);
         }
         let select = Select::Eligible {
@@ -63,6 +64,7 @@ impl Verb for RunSchedule {
         let (mut made, mut terminal) = (0, Vec::new());
         each(found, |item| {
             let Some(mut row) = rows.take(item.letter, depth)? else { return Ok(()) };
+            // The selection of a backend may be wider than the rule.
             if !self.schedule.takes(&row.letter) {
                 return Ok(());
             }

@@ -82,6 +82,7 @@ impl Walk {
         if let Subject::Matching(_, Some(older)) = &mut walk.subject
             && let Age::AtLeast { age, include_unresolved } = *older
         {
+            // The age becomes a time once, on the first page. Otherwise a long walk would reach letters that were too young.
             *older = Age::Since(Older { latest: now.before(age), include_unresolved });
         }
         walk
@@ -103,6 +104,7 @@ impl Walk {
     fn select_last(&self) -> Select {
         let (after, upto, limit) = (None, None, 1);
         match &self.subject {
+            // The last letter of the walk is the first one of the opposite order.
             Subject::Frozen(spec) => {
                 let mut spec = OperationSpec::clone(spec);
                 spec.order = match spec.order {
@@ -122,6 +124,7 @@ impl Walk {
     pub(super) fn page(&self, rows: &mut Rows) -> Result<Page, Stop> {
         let walk = self.at(rows.now());
         let found = rows.select(&walk.select(), Depth::Head)?;
+        // A page that is not full is the last one, so a short walk never asks where it ends.
         if (found.len() as u64) < walk.limit {
             return Ok(Page { found, next: None });
         }
@@ -133,6 +136,7 @@ impl Walk {
                 None => None,
             },
         };
+        // The place is taken before the page is changed, and stays valid if its letter is deleted.
         let after = match found.last() {
             Some(last) => place(rows, *last)?,
             None => None,

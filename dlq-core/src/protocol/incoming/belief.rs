@@ -32,6 +32,7 @@ impl Decoded {
         key: Option<&BindingKey>,
     ) -> Option<Claimed> {
         let letter = self.letter.filter(|_| self.consumer.as_deref() == Some(consumer))?;
+        // Handlers copy headers onto new messages, which is ordinary and worth no warning.
         if !self.is_bound(message) {
             return None;
         }
@@ -78,6 +79,7 @@ impl Decoded {
     /// True if they claim more deaths than any message has, so that their identity is believed on no queue.
     #[must_use]
     pub fn is_absurd(&self) -> bool {
+        // The delivery gets the next generation, which has to be within the bound as well.
         self.generation.is_some_and(|generation| generation >= Death::MAX_GENERATION)
     }
 }

@@ -51,11 +51,14 @@ impl Incoming {
         }
         let (producers, decoded) = split(headers);
         let Some(Claimed { death, origin }) = self.believed(&decoded, &read) else { return read };
+        // From here on the message has the headers and the publish time that its producer gave it, so that its identity still
+        // follows from its birth when it is sent back once more.
         let mut message = read.message().clone().with_headers(producers);
         if let Some(at) = decoded.original.timestamp {
             message = message.with_published_at(at);
         }
         Delivery::to(Arc::clone(self.addressee.name()), self.named(message), origin)
+            // The claim names the last death, and a failure of this delivery would be the next one.
             .with_death(death.next())
             .with_replays(decoded.replays.unwrap_or(0))
     }
@@ -96,6 +99,7 @@ impl Incoming {
             .with_delivered_from(DeliveredFrom::Retry)
             .with_previous(stage)
             .with_history(decoded.history.unwrap_or_default())
+            // Attempts go on where the record left off (G3). It has been delayed at least once, whatever its headers lack.
             .with_attempt(decoded.attempts.unwrap_or(0).saturating_add(1))
             .with_delayed_retries(decoded.delayed_retries.unwrap_or(1))
             .with_replays(decoded.replays.unwrap_or(0));
