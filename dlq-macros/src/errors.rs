@@ -35,6 +35,7 @@ impl Errors {
 
 impl Drop for Errors {
     fn drop(&mut self) {
+        // A second panic while one unwinds would abort the compiler.
         assert!(
             self.all.is_none() || std::thread::panicking(),
             "mistakes were found and not reported: {:?}",

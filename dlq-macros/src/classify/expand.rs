@@ -131,6 +131,7 @@ fn bounded(model: &Model, paths: &Paths) -> Generics {
         let Some((_, ty)) = transparent(model, case) else { continue };
         let mut mentions = Mentions { parameters: &parameters, found: false };
         mentions.visit_type_mut(&mut ty.clone());
+        // For any other type the call in `class` is checked as it stands, and a mistake is reported at the field.
         if mentions.found {
             let clause = generics.make_where_clause();
             clause.predicates.push(parse_quote!(#ty: #private::Classify));

@@ -179,6 +179,7 @@ impl Args {
             "idempotency_key" => fill(&mut self.idempotency_key, key, input.parse()?),
             "order_by" => fill(&mut self.order_by, key, input.parse()?),
             "state" => fill(&mut self.state, key, input.parse()?),
+            // `OPTIONS` was asked above, so that only `crate` is left.
             _ => fill(&mut self.krate, key, input.call(Path::parse_mod_style)?),
         }
     }

@@ -13,6 +13,7 @@ pub(super) fn is_associated(name: &Ident) -> bool {
         return false;
     }
     let here = Span::call_site().unwrap();
+    // A free function at the left margin is the usual case, and needs no look at the file.
     if here.start().column() <= 1 {
         return false;
     }

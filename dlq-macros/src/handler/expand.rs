@@ -202,6 +202,7 @@ fn keys(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
 /// The first argument that is a payload, found by method look-up.
 fn found(model: &Model, paths: &Paths, span: Span) -> TokenStream {
     let private = paths.private();
+    // The fold begins with the last argument, so that the first one stands outermost and is asked first.
     model.arguments.iter().rev().fold(quote_spanned!(span=> ()), |rest, argument| {
         quote_spanned!(span=> (&#private::PayloadProbe::<#argument>::NEW).first(#rest))
     })

@@ -95,6 +95,7 @@ impl Note {
             Disposition::DelayedRetry { history, attempts, .. } => {
                 (Processed::Failed, None, *attempts, history.last().map(Failure::report))
             }
+            // A deferred message was not processed. It is noted when it comes again.
             _ => return,
         };
         let message = self.delivery.message();
@@ -110,6 +111,7 @@ impl Note {
             at: self.clock.now(),
             error,
         };
+        // Waiting for room would let a slow store hold up messages (G4). What is lost is counted.
         if self.rows.try_send(row).is_err() {
             counter!(AUDIT_LOST_TOTAL).increment(1);
         }

@@ -49,6 +49,7 @@ impl<U: Maintenance> AuditWriter<U> {
             }
             self.write(std::mem::take(&mut batch)).await;
         }
+        // The layers still hold senders. A closed channel yields what is left and then ends.
         self.rows.close();
         while self.rows.recv_many(&mut batch, BATCH).await > 0 {
             self.write(std::mem::take(&mut batch)).await;
@@ -60,6 +61,7 @@ impl<U: Maintenance> AuditWriter<U> {
         for attempt in 1..=TRIES {
             match self.store.record_processed(batch.clone()).await {
                 Ok(()) => return,
+                // The tries are bounded: rows that come meanwhile have little room, and a stop waits for this.
                 Err(error) if attempt == TRIES || !error.is_transient() => {
                     tracing::error!(%error, rows = batch.len(), "rows of the processing audit are lost");
                     counter!(AUDIT_LOST_TOTAL).increment(batch.len() as u64);

@@ -86,6 +86,7 @@ where
         let mut this = self.project();
         let payload = match this.state.as_mut().project() {
             StateProj::Running { inner } => {
+                // The assertion is safe: after a panic the future is dropped and never polled again.
                 match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
                     Ok(Poll::Pending) => return Poll::Pending,
                     Ok(Poll::Ready(outcome)) => {

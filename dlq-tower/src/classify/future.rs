@@ -52,6 +52,7 @@ where
         let handler = this.handler.as_mut().as_pin_mut();
         let handler = handler.expect("a future is not polled after it has completed");
         let outcome = ready!(handler.poll(cx));
+        // What the handler holds goes with its run: the future may be kept to begin the next message in.
         this.handler.set(None);
         Poll::Ready(match outcome {
             Ok(_) => Ok(Done::Succeeded),

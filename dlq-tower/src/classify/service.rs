@@ -47,6 +47,7 @@ impl<C> Inner<C> {
         C: Classifier<E>,
         E: Into<BoxError>,
     {
+        // All that needs the type of the error is read before the box hides it.
         let judged = self.classifier.classify(&error);
         let cause = self.classifier.cause(&error);
         let error_type = self.classifier.type_name(&error);

@@ -54,6 +54,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let outcome = ready!(this.inner.poll(cx));
+        // The permit goes back with the attempt, and not with the future, which may be kept to begin the next message in.
         if let Some(permit) = this.permit {
             permit.release();
         }

@@ -83,6 +83,7 @@ impl Permits {
     fn leave(&self, ticket: u64) {
         let mut line = self.line();
         if line.was_granted(ticket) {
+            // The permit was granted and not fetched. `give` hands it to the next in line, for which it takes the lock.
             drop(line);
             return self.give();
         }
@@ -103,6 +104,7 @@ impl Permits {
     #[cold]
     fn give_to_line(&self) {
         let mut line = self.line();
+        // It goes to the first in line directly, so that nobody who comes later takes it before.
         let Some((ticket, waker)) = line.waiting.pop_front() else {
             // The line has gone meanwhile.
             self.state.fetch_add(FREE, Release);
@@ -117,6 +119,7 @@ impl Permits {
     /// Says that nobody stands in line any more, if so.
     fn close(&self, line: &Line) {
         if line.waiting.is_empty() {
+            // While a line stands no permit is free, so that the whole state is 0 without it.
             self.state.store(0, Relaxed);
         }
     }

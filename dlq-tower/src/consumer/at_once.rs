@@ -125,6 +125,7 @@ impl ConsumerState {
         message: InFlight,
         kept: &mut Kept,
     ) -> Option<Begun> {
+        // The stack runs on the task of the loop here. A panic may end one message, and must not end the run (G9).
         let begun = catch_unwind(AssertUnwindSafe(|| self.begin(&mut **stack, message, kept)));
         begun
             .map_err(|payload| {
@@ -134,6 +135,7 @@ impl ConsumerState {
                 // It may hold a permit or a claim still, for a message that is gone.
                 let broken = mem::replace(stack, self.program.stack.repeat());
                 discard(move || drop(broken));
+                // The payload is the user's value, whose destructor may panic in turn.
                 discard(move || drop(payload));
             })
             .ok()
@@ -145,6 +147,7 @@ impl ConsumerState {
         if !is_first || self.may_have_letter(&message.delivery) {
             return Begun::Waits(Box::new(message));
         }
+        // There is no turn while a suspect runs, or waits to run alone. What comes after it waits in a task, behind it.
         let Some(own) = kept.turn.take().or_else(|| self.suspects.runs().turn_now()) else {
             return Begun::Waits(Box::new(message));
         };
@@ -153,6 +156,7 @@ impl ConsumerState {
         let mut context = Context::from_waker(Waker::noop());
         let runs = self.suspects.runs();
         let is_ordered = message.key.is_some();
+        // No suspect comes here: `begin_some` gives each a task, and the next ones as well.
         let hand = Hand::again(kept.hand.take(), &self.run_loop, ticket, is_ordered, runs);
         message.delivery = message.delivery.with_run_extension(Arc::clone(&hand));
         let disposition = match stack.step(message.delivery.clone(), &mut context) {
@@ -165,6 +169,7 @@ impl ConsumerState {
             ended => {
                 let stack = ended.map(|ended| Box::pin(ready(ended)) as Settling);
                 let stack = stack.unwrap_or_else(|rest| rest);
+                // From here on the turn belongs to the run, which gives it back when its handler has ended or waits (G4).
                 hand.keep(own);
                 return Begun::Runs(Box::new((message, Running { stack, hand: Ending(hand) })));
             }
@@ -185,6 +190,7 @@ impl ConsumerState {
                 Begun::Ended(Fate { outcome, route_errors: 0 }, place)
             }
             Poll::Pending => {
+                // The line of its key and the room wait for the answer of the broker, as they do in `handle`.
                 let (_turn, _key, _place) = (Some(own), key, place);
                 Begun::Settles(Box::new(Settles { told, outcome, delivery, _turn, _key, _place }))
             }

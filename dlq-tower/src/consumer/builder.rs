@@ -430,8 +430,10 @@ impl ConsumerBuilder {
             }
         };
         if let Some(identity) = store.as_ref().and_then(Claims::store_identity) {
+            // Two functions of one name over one store would get each other's letters, and find each other's keys done (G1).
             program.take_names(&identity)?;
         }
+        // By contract of `Source::bind` this comes before the first delivery is asked for.
         feed.bind(Arc::new(Addressees(Arc::clone(&program.naming))));
         Ok(Consumer::new(feed, program, queue, store, writer, settings))
     }

@@ -57,6 +57,7 @@ impl ConsumerState {
             for keys in self.program.key_janitors_for(delivery).iter().chain(&self.key_janitors) {
                 // A claim of its own that was lost, with a process or with the answer of the store, ends with its lease.
                 let mut waited = false;
+                // There are three tries at most, so that the message does not stay here as long as the store is silent.
                 for is_last in [false, false, true] {
                     let after = match keys.release(delivery, release).await {
                         Ok(None) => break,
@@ -88,12 +89,14 @@ impl ConsumerState {
         tokio::select! {
             biased;
             after = settle.keep(over) => {
+                // Nothing is settled yet, so that the message comes again (G1). If it dies again, its letter is the same (G2).
                 if let (Some(after), Release::Dead) = (after, release) {
                     *disposition = Disposition::Deferred { after };
                 }
                 Ok(())
             }
             () = self.abort.cancelled() => {
+                // The stop has cut the message off, and it has not crashed: the next process is told so (G3).
                 self.suspects.gave_back(delivery);
                 let unmark = async {
                     if let Some(unmark) = self.refuted(*marked, delivery, Outcome::Unsettled, false) {

@@ -55,7 +55,9 @@ impl Evidence {
     #[cold]
     fn send(&self, delivery: &Delivery) {
         let death = death_of(delivery);
+        // The letter is of the death before this life, and `note` has seen that there was one.
         let death = Death { generation: delivery.generation() - 1, ..death };
+        // Waiting for room would let a slow store hold up messages (G4), and a letter that stays `sent` is not lost.
         if let Err(TrySendError::Full(death)) = self.0.try_send(death) {
             tracing::warn!(
                 letter = %death.letter,
@@ -80,6 +82,7 @@ impl Witness {
             }
             self.tell(std::mem::take(&mut batch)).await;
         }
+        // The run still holds a sender. A closed channel yields what is left and then ends.
         self.handled.close();
         while self.handled.recv_many(&mut batch, BATCH).await > 0 {
             self.tell(std::mem::take(&mut batch)).await;
@@ -91,6 +94,7 @@ impl Witness {
         for left in (0..TRIES).rev() {
             match self.store.succeeded(batch.clone()).await {
                 Ok(_) => return,
+                // The tries are bounded, since the end of the run waits for this.
                 Err(error) if left == 0 || !error.is_transient() => {
                     tracing::warn!(
                         letters = batch.len(),

@@ -90,6 +90,7 @@ impl<S: Source> Feed for Main<S> {
     }
 
     fn at_hand(&mut self) -> Option<Handed> {
+        // The source has ended, and must not be asked again. `next` tells how.
         if self.ended.is_some() {
             return None;
         }
@@ -190,6 +191,7 @@ impl Iterator for Batch {
             // What was begun may have shown that nothing works.
             None if !self.gate.is_well() => return None,
             None => {
+                // The room is taken before the message, since what a source has yielded is in flight and counts.
                 let room = self.rest.as_mut()?.split(1)?;
                 (self.feed.as_mut()?.at_hand()?, room)
             }
@@ -237,6 +239,7 @@ impl Fetching {
         let mut failing = false;
         let mut stopped = pin!(stop.cancelled());
         let end = 'fetching: loop {
+            // The gate comes last: the wait for room may be long, and an outage may begin meanwhile.
             let mut admitted = pin!(async {
                 let permit = room.take().await;
                 gate.admit().await;
@@ -253,6 +256,7 @@ impl Fetching {
             };
             // It is never closed.
             let Some(permit) = permit else { break End::Stopped };
+            // The stop may have come since the select looked. Nothing is fetched after it.
             if stop.is_cancelled() {
                 break End::Stopped;
             }
@@ -263,8 +267,10 @@ impl Fetching {
                 Poll::Pending => tokio::select! {
                     biased;
                     () = &mut stopped => break End::Stopped,
+                    // Nothing is lost: `next` is cancel safe by contract, and the permit goes back.
                     () = gate.closed() => continue,
                     next = &mut asked => next,
+                    // The permit goes back, and the next one is asked for behind the source that waits (G4).
                     () = room.is_wanted() => continue,
                     // A source that waits for messages as long as this works again.
                     () = sleep(LONGEST_PAUSE), if failing => {
@@ -285,6 +291,7 @@ impl Fetching {
                     let (lender, lent) = oneshot::channel();
                     let batch = Batch {
                         first: Some((first, permit)),
+                        // While something fails, messages are fetched one by one, and each passes the gate.
                         rest: if gate.is_well() { room.more(AT_ONCE - 1) } else { None },
                         since: Instant::now(),
                         gate: Arc::clone(&gate),
@@ -297,6 +304,7 @@ impl Fetching {
                         // Whoever had it is gone, and this with it.
                         Err(_) => pending().await,
                     };
+                    // The run is gone. The batch was dropped with its message, which stays unsettled and comes again (G1).
                     if !was_sent {
                         break End::Stopped;
                     }
@@ -306,6 +314,7 @@ impl Fetching {
                 Err(error) if error.is_transient() || part == Part::StoreSource => {
                     failing = true;
                     health.failing(part, Some(report(&error)));
+                    // By the contract of the kind nothing else is concerned, so that there is no pause.
                     if error.kind() == TransportErrorKind::Corrupt {
                         tracing::error!(
                             error = report(&error),
@@ -315,6 +324,7 @@ impl Fetching {
                     }
                     let wait = pause.next();
                     tracing::error!(error = report(&error), retry_in = ?wait, "a source cannot be asked");
+                    // Another source has the room during the pause (G4).
                     drop(permit);
                     tokio::select! {
                         () = &mut stopped => break End::Stopped,

@@ -178,6 +178,7 @@ impl Gate {
                 }
             }
         };
+        // The lock is free by now, since those who wake take it to look.
         self.changed.send_replace(());
         pause
     }
@@ -198,6 +199,7 @@ impl Gate {
             self.health.refused(refused.told());
             refusal
         };
+        // The sink is taken to be down, so that the letter is not offered before the pause is over.
         if is_down { after.max(self.routing_failed(why)) } else { after }
     }
 
@@ -211,6 +213,7 @@ impl Gate {
             return;
         }
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        // A death is a hash over the identity of the message, so that it is computed only where something is refused.
         if refused.over(death(), is_written) {
             self.health.refused(refused.told());
         }

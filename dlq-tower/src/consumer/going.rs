@@ -66,11 +66,13 @@ pub(super) fn go_on(
         if let (true, Disposition::Deferred { after }) = (key.is_some(), &ran.disposition) {
             // Given back, it would be overtaken by the next of its key. So it waits here, and its line with it.
             let wait = Some(*after);
+            // A message that waits holds up nobody who wants to run (G4).
             drop(turn);
             let message =
                 InFlight { delivery, settle, ticket: None, key, unread: None, since, place };
             return Box::pin(handle(shared, message, wait, route_errors)).await;
         }
+        // There is no mark to remove and no letter to resolve: messages that may have either are left to `handle`.
         let outcome = shared.will_be(&delivery, &ran.disposition);
         let told = settle.settle_boxed(ran.disposition);
         let settles = Settles { told, outcome, delivery, _turn: turn, _key: key, _place: place };

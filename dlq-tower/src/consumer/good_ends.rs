@@ -51,6 +51,7 @@ impl ConsumerState {
                 }
             }
         };
+        // The time is bounded, since a stop is under way. What is not told costs the message a run alone.
         let _ = timeout(UNMARKING, tell).await;
     }
 
@@ -59,6 +60,7 @@ impl ConsumerState {
         let Some(marks) = &self.marks else { return };
         let letter = death_of(delivery).letter;
         if self.suspects.has_heard_of(letter) {
+            // An error is swallowed: the message is over, and what stays can only make its replay a suspect later.
             let _ = marks.forget_explained(letter).await;
         }
     }

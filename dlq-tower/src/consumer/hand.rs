@@ -92,6 +92,7 @@ pub(crate) fn resume(delivery: &Delivery) -> Option<Boxed<Result<(), Duration>>>
         let turn = match &hand.suspect {
             None => hand.runs.turn(Suspicion::None).await,
             Some(suspect) => {
+                // It is marked only once it is alone: a process that dies before that was killed by another message (G3).
                 let turn = hand.runs.turn(suspect.suspicion()).await;
                 suspect.mark().await?;
                 turn
@@ -107,6 +108,7 @@ pub(crate) fn resume(delivery: &Delivery) -> Option<Boxed<Result<(), Duration>>>
 pub(crate) fn refuses(delivery: &Delivery) -> Option<Verdict> {
     let hand = of(delivery)?;
     let verdict = hand.refuses(delivery)?;
+    // The verdict is permanent, so that this judges it as neutral at once and is true.
     let _ = hand.passes(&verdict);
     Some(verdict)
 }
@@ -171,6 +173,7 @@ impl Deref for Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.ends_run();
+        // A ticket that nobody has judged goes back, and its place among the probes with it.
         drop(self.0.ticket());
     }
 }
@@ -263,6 +266,7 @@ impl Hand {
         let new = |ticket| Self::new(run_loop, ticket, (ordered, None), runs, (None, None));
         let Some(mut hand) = ended else { return new(ticket) };
         match Arc::get_mut(&mut hand) {
+            // Somebody still holds the delivery of the message before, and this run with it.
             None => new(ticket),
             Some(Self {
                 run_loop: _,
@@ -335,6 +339,7 @@ impl Hand {
     /// The handler has ended. A ruling may take as long as other probes, and a letter as long as its sink: whoever waits to
     /// run does not wait for them (G4).
     fn ends_run(&self) {
+        // The flag is set before the lock is taken: a `keep` that misses it puts a turn where the next line takes it away.
         self.has_run.store(true, Ordering::Relaxed);
         self.held().turn = None;
     }
@@ -356,6 +361,7 @@ impl Hand {
         let signal = match verdict {
             Verdict::Done(Done::Succeeded | Done::Duplicate) => Signal::Success,
             Verdict::Defer { .. } => Signal::Neutral,
+            // A permanent failure is the message's own, and says nothing about what its handler depends on.
             Verdict::Dead(dead) if dead.class == ErrorClass::Permanent => {
                 self.ends_run();
                 Signal::Neutral
@@ -386,6 +392,8 @@ impl Hand {
         };
         match (ruling, verdict) {
             (Ruling::Defer(after), _) => {
+                // The key has counted these attempts already. `change_counts` takes them back before the
+                // message is given back (G10).
                 self.forgiven.store(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
                 Verdict::Defer { after, why: "outage" }
             }
@@ -397,6 +405,7 @@ impl Hand {
     /// Later messages of the key must not overtake: the wait is spent here, however long it is.
     fn hold(&self, postponed: Postponed) -> Verdict {
         let Postponed { after, history, attempts, .. } = postponed;
+        // `continued` begins the next run with these attempts, so that a deferral does not forget them (G3).
         self.held().made = Some((history, attempts));
         Verdict::Defer { after, why: "later messages of its key wait" }
     }

@@ -210,6 +210,7 @@ impl Reporter {
     /// The run is over; whoever looks has to see it, and how (G9).
     pub(super) fn gone(&self) {
         let was_lost = self.0.send_if_modified(|health| {
+            // A run that ended in good order has said `Stopped` before.
             let is_lost = health.state != RunState::Stopped;
             if is_lost {
                 let why = "it panicked, or its future was dropped".to_owned();

@@ -72,6 +72,7 @@ pub(super) fn watch(all: &[KeyJanitor], health: &Reporter) {
         keys.told_to(move |error| {
             let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
             errors[at] = error.map(|error| report(error));
+            // One store that answers does not clear the error of another.
             health.keys_failing(errors.iter().flatten().next().cloned());
         });
     }

@@ -57,6 +57,7 @@ impl Keys {
         let mut tails = self.tails();
         tails.number += 1;
         let number = tails.number;
+        // The last one is enough to wait for: but for a stop, a message leaves only after those before it (G5).
         let before = tails.last.insert(key.clone(), (number, after)).map(|(_, before)| before);
         if before.is_some() {
             tails.waiting += 1;
@@ -117,6 +118,7 @@ impl Drop for KeyTurn {
         if self.before.is_some() {
             tails.one_less(&self.keys.0);
         }
+        // Nobody has entered behind it: the line is empty, and its key is forgotten, or keys would grow without end.
         if tails.last.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
             tails.last.remove(&self.key);
         }

@@ -24,6 +24,7 @@ impl Leased {
     /// `since` is when the lease began.
     pub(super) fn new(settle: SettleOnce, since: Instant) -> Self {
         let every = settle.lease().map(|lease| (lease / 3).max(Duration::from_millis(1)));
+        // The lease has run since the receipt, while the message was in its batch.
         let next = since + every.unwrap_or_default().min(NEVER);
         Self { settle, every, next, is_lost: false }
     }
@@ -79,6 +80,7 @@ impl Leased {
                     self.is_lost = true;
                     return Lost;
                 }
+                // The lease is not lost yet: `every` leaves time for another try.
                 Err(error) => tracing::warn!(%error, "a lease could not be extended"),
             }
             self.next = instant_after(every);

@@ -172,6 +172,7 @@ pub(super) async fn handle(
             return shared.give_back(settle, &delivery, route_errors).await;
         }
     }
+    // Each round is one run. Only a deferred message with an order key has more than one.
     loop {
         if let Some(after) = wait.take() {
             match settle.wait_unless(has_run, shared.unless_stopped(sleep(after))).await {
@@ -180,6 +181,8 @@ pub(super) async fn handle(
             }
         }
         let begun = async {
+            // The ticket of the fetch is for a run that begins at once. Later on an outage may have begun,
+            // so that the gate is asked.
             let ticket = match ticket.take() {
                 Some(ticket) => ticket,
                 None => {
@@ -188,6 +191,8 @@ pub(super) async fn handle(
                 }
             };
             let suspicion = shared.suspicion(&delivery).await;
+            // The turn comes last: whoever has one, or waits for one alone, would hold up others while
+            // the gate is closed (G4).
             (ticket, suspicion, shared.suspects.runs().turn(suspicion).await)
         };
         // Pinned where they are: futures of this size are not worth moving.
@@ -207,12 +212,15 @@ pub(super) async fn handle(
         };
         let mut ran = match ran {
             Ok(ran) => ran,
+            // The broker is told nothing: the message belongs to whoever has it now.
             Err(Left::Elsewhere) => return Fate { outcome: Outcome::Unsettled, route_errors },
             Err(Left::CutOff(unmark)) => {
                 // Apart, since it is rare, and large in memory. Together, since time is short.
                 let ended = Box::pin(async {
                     let unmark = async {
                         if let Some(unmark) = unmark {
+                            // The time is bounded, since the deadline has passed. A mark that stays counts as a
+                            // crash in the next process.
                             let _ = timeout(UNMARKING, shared.unmark(unmark)).await;
                         }
                     };
@@ -235,6 +243,7 @@ pub(super) async fn handle(
             // Given back, it would be overtaken by the next of its key. So it waits here, and its line with it.
             wait = Some(*after);
             let unmark = shared.refuted(ran.marked, &ran.delivery, Outcome::Deferred, false);
+            // The run is over and the wait may be long: a process that dies meanwhile was not killed by this message (G3).
             if let Some(unmark) = unmark {
                 settle.keep(Box::pin(shared.unmark(unmark))).await;
             }
@@ -254,6 +263,7 @@ pub(super) async fn handle(
         if let Some(unmark) = unmark {
             shared.unmark(unmark).await;
         }
+        // Good ends are kept until the broker has confirmed: without them a message that comes again would be a suspect.
         if outcome.is_over() && outcome == wanted {
             shared.forget_good_ends(&delivery).await;
         }
@@ -323,11 +333,13 @@ impl ConsumerState {
         if let (Suspicion::Marked(death), Some(suspect)) = (suspicion, &suspect)
             && suspect.is_marked()
         {
+            // The mark is durable before the handler begins, so that a process which dies from here on is counted (G3).
             match suspect.begin(death).await {
                 Ok(begun) => {
                     let known = delivery.crashes();
                     marked.death = Some(death);
                     let crashes = self.suspects.crashes(death, begun);
+                    // A store counts lost claims, also of letters that only waited to run. There the marks decide.
                     let is_stored = delivery.delivered_from() == DeliveredFrom::Store;
                     delivery =
                         delivery.with_crashes(if is_stored { crashes } else { crashes.max(known) });
@@ -344,12 +356,15 @@ impl ConsumerState {
         let hand =
             Hand::new(&self.run_loop, ticket, (ordered, unread), runs, (Some(turn), suspect));
         let hand = Ending(hand);
+        // The stages inside find this run through the extension, by `hand::of`.
         let delivery = delivery.with_run_extension(Arc::clone(&hand.0));
         let stack = self.program.stack.run(delivery.clone());
         let result = tokio::select! {
             biased;
+            // The stack is polled first: a run that ends at the moment of the abort has ended, and is settled.
             result = stack => Some(result),
             () = self.abort.cancelled() => None,
+            // A suspect that waited inside the stack belongs to another process by now, or could not be marked again.
             why = not_run(&hand) => {
                 return match why {
                     NotRun::Lost => Err(Left::Elsewhere),
@@ -371,6 +386,7 @@ impl ConsumerState {
     pub(super) async fn mark(&self, death: Death) -> Result<u32, StoreError> {
         let Some(marks) = &self.marks else { return Ok(0) };
         let begun = marks.begin(death.letter).await?;
+        // Marks that this process could not remove are of runs that did end. They are no crashes.
         Ok(self.suspects.unended(death.letter, begun))
     }
 
@@ -383,6 +399,7 @@ impl ConsumerState {
                 hand.judge(&disposition);
                 disposition
             }
+            // Nothing is acknowledged: until its record is durable, the message stays with the broker (G1).
             Err(error) => Disposition::Deferred { after: self.routing_failed(&delivery, &error) },
         };
         let ((delivery, turn), marked) = (hand.continued(delivery), Marked::default());
@@ -393,6 +410,7 @@ impl ConsumerState {
     /// Nothing may be acknowledged. Says so, and slows down.
     fn routing_failed(&self, delivery: &Delivery, error: &RouteError) -> Duration {
         let why = report(error.store_error());
+        // A letter that is refused holds up its own message only. A sink that is down holds up all, since all would fail (G4).
         let after = if error.is_refusal() {
             self.gate.letter_refused(death_of(delivery), delivery.origin(), why.clone())
         } else {
@@ -419,9 +437,11 @@ impl ConsumerState {
         let settled = tokio::select! {
             biased;
             settled = settle.settle(disposition) => settled,
+            // Whether the broker has heard is not known. If it has not, the message comes again.
             () = self.abort.cancelled() => return Outcome::Unsettled,
         };
         let outcome = self.settled(settled, outcome, delivery);
+        // The next delivery goes to another process, which has to know that this one did not crash (G3).
         if outcome == Outcome::Deferred && self.stop.is_cancelled() {
             self.explain(delivery).await;
         }
@@ -431,6 +451,7 @@ impl ConsumerState {
     /// Returns the end of a message, unless the broker does not confirm it.
     pub(super) fn will_be(&self, delivery: &Delivery, disposition: &Disposition) -> Outcome {
         let outcome = Outcome::of(disposition);
+        // A record is durable by now, whatever the broker will answer. That of a letter from the store is not: see `settled`.
         if outcome != Outcome::Deferred && delivery.delivered_from() != DeliveredFrom::Store {
             self.gate.message_over(|| death_of(delivery), outcome.is_recorded());
         }
@@ -446,9 +467,11 @@ impl ConsumerState {
     ) -> Outcome {
         match settled {
             Ok(()) => {
+                // The broker counts this delivery all the same. The count alone must not make a suspect of the message (G3).
                 if outcome == Outcome::Deferred {
                     self.suspects.gave_back(delivery);
                 }
+                // The success is noted only when it is confirmed: until then the message may come again, and fail.
                 if outcome == Outcome::Handled
                     && let Some(evidence) = &self.evidence
                 {
@@ -469,6 +492,8 @@ impl ConsumerState {
                     error = report(&error),
                     "a message could not be settled: the broker will hand it out again"
                 );
+                // There is no second try, since the handle is used up. The message comes again, and what
+                // was written is known (G2).
                 Outcome::Unsettled
             }
         }
@@ -514,10 +539,12 @@ impl ConsumerState {
         let death = marked.death?;
         let is_over = outcome == Outcome::Dead && is_confirmed;
         let stays = marked.convicted.filter(|_| !is_over);
+        // Its marks are to stay, so that none of them is owed to the store any more.
         if stays.is_some() {
             self.suspects.paid(death.letter);
         }
         self.suspects.convicted(death, stays.map(|by| (delivery.crashes(), by)));
+        // What is over leaves no mark. What comes again has crashed as often as before this run.
         let left = match outcome {
             Outcome::Handled | Outcome::Dead | Outcome::Retried => 0,
             Outcome::Deferred | Outcome::Unsettled => marked.earlier,
@@ -528,6 +555,7 @@ impl ConsumerState {
     /// Removes the mark of a run that has ended. Where that cannot be done, or is cut off, the next one does.
     pub(super) async fn unmark(&self, Unmark { death, left }: Unmark) {
         let Some(marks) = &self.marks else { return };
+        // The debt is noted before the store is asked: callers bound this future, and may drop it before the answer.
         self.suspects.owes(death.letter, left);
         match marks.end(death.letter, left).await {
             Ok(()) => self.suspects.paid(death.letter),

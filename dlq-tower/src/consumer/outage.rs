@@ -211,9 +211,12 @@ impl Outage {
         let mut inner = self.lock();
         match &inner.state {
             State::Closed { .. } => Ok(()),
+            // Probes that failed count as well: a round tries so many different messages, and no more.
             State::HalfOpen { out, failed, .. } if *out + *failed < policy.probes => Ok(()),
+            // There is no time to wait for: the end of a probe wakes whoever waits for the gate.
             State::HalfOpen { .. } => Err(None),
             State::Open { until } if Instant::now() < *until => Err(Some(*until)),
+            // The pause is over only when somebody wants to fetch: without a message there is nothing to probe with.
             State::Open { .. } => {
                 self.turn(&mut inner, State::HalfOpen { out: 0, failed: 0, deadline: None });
                 Ok(())
@@ -243,6 +246,7 @@ impl Outage {
             return;
         }
         let mut inner = self.lock();
+        // The probes of a round that is over are counted no more.
         if inner.round == ticket.round
             && let State::HalfOpen { out, .. } = &mut inner.state
         {
@@ -259,16 +263,19 @@ impl Outage {
         let ours = inner.round == ticket.round;
         match &mut inner.state {
             State::Closed { window } => {
+                // A message that began before the latest change says nothing about the present.
                 if !ours || signal == Signal::Neutral {
                     return Noted::Ruled(Ruling::Stands);
                 }
                 let (failures, total) = window.record(failed, Instant::now());
                 let share = f64::from(failures) / f64::from(total.max(1));
+                // Only a failure opens the circuit: a success while the share is still high is no news of an outage.
                 if failed && total >= policy.minimum && share >= policy.ratio {
                     return Noted::Ruled(Ruling::Defer(self.open(&mut inner)));
                 }
                 Noted::Ruled(Ruling::Stands)
             }
+            // It was in flight when the outage was found. Its failure is the outage's, so that nothing is counted (G10).
             State::Open { until } => {
                 let left = until.saturating_duration_since(Instant::now());
                 Noted::Ruled(if failed { Ruling::Defer(left) } else { Ruling::Stands })
@@ -285,6 +292,7 @@ impl Outage {
                         if *lost >= policy.probes {
                             return Noted::Ruled(Ruling::Defer(self.open(&mut inner)));
                         }
+                        // The first that failed does not wait without end for other probes: there may be no more messages.
                         let by = *deadline.get_or_insert(instant_after(policy.pause));
                         self.changed.send_replace(());
                         return Noted::Undecided(by);
@@ -292,6 +300,7 @@ impl Outage {
                 }
                 Noted::Ruled(Ruling::Stands)
             }
+            // It is no probe of this round. It decides nothing, and its failure may still be the outage's (G10).
             State::HalfOpen { .. } => Noted::Ruled(match failed {
                 true => Ruling::Defer(policy.pause),
                 false => Ruling::Stands,
@@ -307,6 +316,7 @@ impl Outage {
                 if Instant::now() < *by {
                     return None;
                 }
+                // The other probes did not come or did not end in time, and none has succeeded: the round is lost.
                 Some(Ruling::Defer(self.open(&mut inner)))
             }
             // Another message succeeded: this one failed by itself.
@@ -314,6 +324,7 @@ impl Outage {
             State::Open { until } => {
                 Some(Ruling::Defer(until.saturating_duration_since(Instant::now())))
             }
+            // Another round has begun, so that this one was lost. The message may come again at once.
             State::HalfOpen { .. } => Some(Ruling::Defer(Duration::ZERO)),
         }
     }
@@ -356,12 +367,14 @@ impl Ticket {
     /// until other probes have ended: one that fails while another succeeds is at fault itself.
     pub(super) async fn failed(mut self) -> Ruling {
         let Some(outage) = self.outage.take() else { return Ruling::Stands };
+        // The subscription comes before the note, so that no decision after it is missed.
         let mut changed = outage.changed.subscribe();
         let by = match outage.note(&self, Signal::Failure) {
             Noted::Ruled(ruling) => return ruling,
             Noted::Undecided(by) => by,
         };
         loop {
+            // The value is marked as seen before the look: what changes meanwhile ends the wait below.
             changed.borrow_and_update();
             if let Some(ruling) = outage.ruling_on(self.round) {
                 return ruling;
@@ -377,6 +390,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(outage) = self.outage.take() {
+            // A probe that was cut off or not run makes room for another one, or the gate would stay closed.
             outage.give_back(self);
         }
     }

@@ -141,6 +141,7 @@ impl Refused {
     /// gone elsewhere, from time to time. Returns true if there is something else to tell.
     pub(super) fn over(&mut self, death: Death, is_written: bool) -> bool {
         if is_written {
+            // One letter that is written shows that the sink works, whatever it refuses.
             self.in_a_row = 0;
         }
         let now = Instant::now();

@@ -38,6 +38,7 @@ impl ConsumerState {
         let mut is_stopping = false;
         for left in (0..TRIES).rev() {
             let Err(error) = resolve(store, delivery).await else { return };
+            // A stop leaves one more try, at once: the message is handled, and its settlement must not wait for the store.
             if left == 0 || is_stopping {
                 tracing::error!(
                     letter = %death_of(delivery).letter,
@@ -63,10 +64,12 @@ async fn resolve(store: &BoxStore, delivery: &Delivery) -> Result<(), StoreError
     let Some(letter) = store.get(death.letter).await? else { return Ok(()) };
     let statuses = open(delivery.delivered_from());
     let is_its_own = letter.death() == death && same_bytes(&letter.message, delivery.message());
+    // A letter of another death, or of other bytes with the same identity, is not this message's to resolve (G2).
     if !is_its_own || !statuses.contains(&letter.state.status) {
         return Ok(());
     }
     let mut filter = Filter::new().with_id(letter.id);
+    // The store checks the statuses again, since the letter may have changed since it was read.
     filter.statuses.extend(statuses);
     let Ok(selection) = Selection::matching(filter) else { return Ok(()) };
     let by = Actor::new(delivery.consumer().to_string()).with_note("its message was handled");

@@ -46,12 +46,14 @@ impl Room {
         }
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let _waiting = Waiting(self);
+        // The count has changed by now, at which those who wake look.
         self.came.notify_waiters();
         self.permits().acquire_owned().await.ok()
     }
 
     /// Room for up to so many messages, of what is free now; `None` when nothing is.
     pub(super) fn more(&self, most: usize) -> Option<OwnedSemaphorePermit> {
+        // Between this look and the permits another source may take some. Then there is no more, and one message is fetched.
         let free = u32::try_from(most.min(self.permits.available_permits())).unwrap_or(u32::MAX);
         // None of it is as good as no permit.
         (free > 0).then(|| self.permits().try_acquire_many_owned(free).ok())?
@@ -62,6 +64,7 @@ impl Room {
     pub(super) async fn is_wanted(&self) {
         loop {
             let mut came = pin!(self.came.notified());
+            // It is enabled before the count is read: a source that comes in between would else be missed.
             came.as_mut().enable();
             if self.waiting.load(Ordering::Acquire) == 0 {
                 came.await;

@@ -147,6 +147,7 @@ impl Consumer {
         let stop = self.stop.clone();
         let last = self.settings.shutdown_deadline.saturating_add(LAST);
         let mut shutdown = pin!(shutdown);
+        // A stop that was asked for before the run is seen here, before anything is fetched.
         if poll!(shutdown.as_mut()).is_ready() {
             stop.cancel();
         }
@@ -158,8 +159,11 @@ impl Consumer {
         running.task.spawn(async move { run.until(asked.cancelled()).await });
         let ended = tokio::select! {
             biased;
+            // The end is polled first: a run that has ended has a report, also when a stop is asked for at the same moment.
             ended = running.task.join_next() => ended,
             () = asked_to(shutdown, &stop) => {
+                // The run has deadlines of its own. This one is for a handler that blocks the thread of the
+                // run, where they never fire.
                 match timeout(last, running.task.join_next()).await {
                     Ok(ended) => ended,
                     Err(_elapsed) => {
@@ -173,6 +177,7 @@ impl Consumer {
         };
         match ended {
             Some(Ok(report)) => report,
+            // A panic of the run loop goes on to the caller: swallowed, it would look like an orderly end (G9).
             Some(Err(error)) if error.is_panic() => resume_unwind(error.into_panic()),
             // The runtime ends, and this with it.
             _ => pending().await,
@@ -206,6 +211,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // The abort of the task takes effect later. Whoever looks at the health has to see the end at once (G9).
         self.health.gone();
     }
 }
@@ -258,11 +264,13 @@ impl Run {
         let refused = gauge!(REFUSED_LETTERS, "consumer" => Arc::clone(&label));
         let gate = Arc::new(gate.showing_refused(refused, settings.clock.clone()));
         let room = Arc::new(Room::new(settings.max_in_flight));
+        // It needs no bound: each source sends its next batch only when its feed has come back from the last one.
         let (sender, received) = mpsc::unbounded_channel();
         let outboxes = settings.outboxes.zip(store.clone());
         let dispatcher = outboxes.map(|(outboxes, store)| Dispatcher::new(store, outboxes));
         let (evidence, witness) = store.clone().map(evidence).unzip();
         let stop_running = CancellationToken::new();
+        // In-process delays take half of the room at most, so that they never fill it (G4).
         let slots = InProcessDelays::new(settings.max_in_flight.div_ceil(2));
         let shared = ConsumerState {
             evidence,
@@ -318,6 +326,8 @@ impl Run {
         let main = fetching(feed, Part::Source);
         let waker = queue.as_ref().map_or_else(|| Arc::new(Notify::new()), StoreSource::waker);
         let queue = queue.map(|queue| {
+            // It claims no more than there is room for: a lease that ends while the letter waits in the
+            // source counts as a crash (G3).
             fetching(Box::new(DeliveredFrom(queue.room(room.permits()))), Part::StoreSource)
         });
         let stop = run.stop_fetching.clone();
@@ -335,6 +345,7 @@ impl Run {
         );
         let mut keys = run.idempotency.clone();
         keys.retain(|keys| !keys.purges_itself());
+        // Only the sources have senders from here on, so that the channel ends with the last of them.
         drop(sender);
         run.spawn(Part::Source, async { Ending::Fetch(main.run().await) });
         if let Some(queue) = queue {
@@ -363,6 +374,7 @@ impl Run {
                 Ending::Done
             });
         }
+        // It outlives the sources: messages in flight still have successes to note when those have ended.
         if let Some(witness) = witness {
             let all_noted = run.all_noted.clone();
             run.spawn(Part::Evidence, async {
@@ -382,6 +394,7 @@ impl Run {
     }
 
     fn spawn(&mut self, part: Part, task: impl Future<Output = Ending> + Send + 'static) {
+        // A task that panics leaves nothing but its id, by which `part_ended` finds out which part it was.
         let id = self.parts.spawn(task).id();
         self.part_of.insert(id, part);
     }
@@ -392,6 +405,7 @@ impl Run {
         let mut patience: Option<Pin<Box<tokio::time::Sleep>>> = None;
         let mut fetching = true;
         while fetching || !self.parts.is_empty() || !self.messages.is_empty() {
+            // No message is left that could note anything. The audit and the witness write what they have, and end.
             if !fetching && self.messages.is_empty() {
                 self.all_noted.cancel();
             }
@@ -419,6 +433,8 @@ impl Run {
                 },
             }
         }
+        // Handlers that were cut off have left their claims to tasks, which die with the process. A claim that is left behind
+        // counts as a crash (G3).
         janitor::give_back(&self.idempotency).await;
         tracing::info!(report = %self.report, "the consumer has ended");
         self.health.state(RunState::Stopped);
@@ -430,6 +446,7 @@ impl Run {
         tracing::info!(in_flight = self.messages.len(), "the consumer stops");
         self.stopping = true;
         self.stop_fetching.cancel();
+        // A source that ends by itself cancels `stop_fetching` alone, and what waits may finish. A stop gives it back.
         self.shared.stop.cancel();
         self.health.state(RunState::Draining);
     }
@@ -445,9 +462,12 @@ impl Run {
                     in_flight,
                     "the deadline of the stop has passed: what still runs is cut off, and comes again"
                 );
+                // Runs listen to this: each takes back its mark and its claim, and ends its task by itself.
                 self.shared.abort.cancel();
             }
             2 => {
+                // What is left does not listen. An abort takes effect when a task yields, which one that
+                // blocks its thread never does.
                 self.messages.abort_all();
                 self.parts.abort_all();
             }
@@ -456,6 +476,7 @@ impl Run {
                     in_flight,
                     "handlers block their threads and cannot be ended: they are left behind, and their messages unsettled"
                 );
+                // Nobody will join these tasks any more, and each message is counted once.
                 (0..in_flight).for_each(|_| self.report.count(Fate::UNSETTLED));
                 self.messages.detach_all();
                 self.parts.detach_all();
@@ -468,6 +489,7 @@ impl Run {
     /// Begins messages, and ends those that need not wait.
     async fn begin(&mut self, mut received: Batch) {
         let shared = Arc::clone(&self.shared);
+        // The feed goes back to its source, so that nothing more is fetched. The one message that was fetched is given back.
         if self.stopping {
             received.end();
         }
@@ -489,6 +511,7 @@ impl Run {
                 // Those behind a suspect are not to begin before it.
                 self.pace.spare(SUSPECT);
             }
+            // `at_once` runs on this very thread, and looks neither at the stop nor at an order key that could not be read.
             if self.stopping || !self.pace.is_brief() || message.unread.is_some() {
                 self.messages.spawn(handle(Arc::clone(shared), message, None, 0));
             } else {
@@ -499,6 +522,7 @@ impl Run {
                 self.go_on(begun, &mut freed);
                 self.pace.took(began.elapsed());
             }
+            // The budget of this task is spent: `begin` yields, and then goes on with the same batch.
             if coop::consume_budget().now_or_never().is_none() {
                 return false;
             }
@@ -512,6 +536,7 @@ impl Run {
         // Here, in the order of receipt; the tasks begin in any.
         let (key, unread) = match self.shared.program.order_key(&delivery) {
             Ok(key) => (key.map(|key| self.keys.enter(key)), None),
+            // It enters no line, since nobody knows which one is its own. `Hand::refuses` gives it up unrun (G5).
             Err(mut failure) => {
                 failure.at = self.shared.clock.now();
                 (None, Some(failure))
@@ -524,10 +549,13 @@ impl Run {
     /// `freed` is the room of those that have ended.
     fn go_on(&mut self, begun: Option<Begun>, freed: &mut Option<OwnedSemaphorePermit>) {
         match begun {
+            // The stack panicked, and nothing after it has run: the message is unsettled and comes again (G1).
             None => self.report.count(Fate::UNSETTLED),
             Some(Begun::Ended(fate, place)) => {
                 self.report.count(fate);
                 match freed {
+                    // All permits are of the one `Room`, as `merge` requires. They are released in one step,
+                    // when the batch has begun.
                     Some(freed) => freed.merge(place.room),
                     none => *none = Some(place.room),
                 }
@@ -553,6 +581,7 @@ impl Run {
                     "a stack panicked outside its panic guard; the message is unsettled"
                 );
             }
+            // A task that panicked or was aborted may not have settled its message, which then comes again (G1).
             Fate::UNSETTLED
         });
         self.report.count(fate);
@@ -565,6 +594,7 @@ impl Run {
         };
         let Some(part) = self.part_of.remove(&id) else { return };
         let why = match ending {
+            // `cut_off` has aborted it: that is a part of a stop, and no fault.
             Err(error) if error.is_cancelled() => None,
             Err(error) => Some(format!("panicked: {}", panic_text(error))),
             Ok(Ending::Schedule(Ok(())) | Ending::Done) => None,
@@ -578,6 +608,7 @@ impl Run {
                         self.source_ended(Ended::SourceEnded);
                         None
                     }
+                    // A store may always have more, so that the end of its source is a fault (G9).
                     End::Exhausted => Some("ended".to_owned()),
                 }
             }
@@ -602,6 +633,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        // After an orderly end the state is `Stopped`, and this changes nothing.
         self.health.gone();
     }
 }

@@ -57,6 +57,7 @@ impl<C: Claims> Scheduling<C> {
                     self.health.failing(Part::Schedule, Some(report(&error)));
                     sleep(wait).await;
                 }
+                // A permanent error ends this part. The run reports it, and goes on without it (G9).
                 Err(error) => return Err(error),
             }
         }

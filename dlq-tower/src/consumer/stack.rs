@@ -67,6 +67,7 @@ where
         self.place.set(Some(self.stack.call(delivery)));
         match poll_place(self.place.as_mut(), cx) {
             Poll::Ready(ended) => {
+                // What the future holds of this message goes before the next one begins.
                 self.place.set(None);
                 Ok(ended)
             }
@@ -85,6 +86,7 @@ where
 {
     match place.as_pin_mut() {
         Some(future) => future.poll(cx).map_ok(IsSettlement::into_settlement),
+        // It is never empty here: `step` fills it before it polls, and a future that has completed is not polled again.
         None => Poll::Pending,
     }
 }
@@ -125,6 +127,7 @@ where
     if let Poll::Ready(ready) = poll!(&mut ready) {
         return ready;
     }
+    // For a marked suspect this removes the mark as well: others run now, and may kill the process (G3).
     if let Some(rest) = hand::rest(delivery) {
         rest.await;
     }

@@ -70,6 +70,7 @@ impl Suspect {
     /// The stack is not to go on.
     pub(super) fn is_over(&self, why: NotRun) {
         *self.not_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        // It keeps a permit, so that the news is not missed where nobody waits for it yet.
         self.is_over.notify_one();
     }
 
@@ -85,6 +86,7 @@ impl Suspect {
 
     /// Marks that an attempt begins, and returns how many earlier runs did not end.
     pub(super) async fn begin(&self, death: Death) -> Result<u32, StoreError> {
+        // An error means that no mark is known to be durable, and then the attempt must not begin (G3).
         let begun = self.shared.mark(death).await?;
         // What a store counts are claims that were lost, while the letter ran or waited to run. Marks beyond them are of a
         // death before this one, whose settlement was not heard.
@@ -102,6 +104,8 @@ impl Suspect {
         }
         let Err(error) = self.begin(death).await else { return Ok(()) };
         if self.refused(&error) == NotRun::Lost {
+            // `ConsumerState::run` hears of it and drops the stack, and this future with it. Nothing
+            // inside may go on until then.
             self.is_over(NotRun::Lost);
             pending::<()>().await;
         }
@@ -110,6 +114,7 @@ impl Suspect {
 
     /// Says that a mark could not be written.
     pub(super) fn refused(&self, error: &StoreError) -> NotRun {
+        // By the contract of `CrashMarks::begin`, a conflict says that another process has the message.
         if error.kind() == StoreErrorKind::Conflict {
             tracing::warn!(
                 origin = %self.origin,

@@ -78,6 +78,7 @@ struct Ends {
 impl Explained {
     fn of(&mut self, letter: LetterId) -> &mut Ends {
         if !self.ends.contains_key(&letter) {
+            // The memory is bounded. A message that is forgotten becomes a suspect sooner, which costs it a run alone.
             self.order.push_back(letter);
             if self.order.len() > REMEMBERED
                 && let Some(oldest) = self.order.pop_front()
@@ -194,6 +195,7 @@ impl Suspects {
                 convicted.remove(&death);
             }
         }
+        // The flag is stored under the lock, so that it never lags behind the map.
         self.convicts.store(!convicted.is_empty(), Ordering::Release);
     }
 
@@ -201,6 +203,7 @@ impl Suspects {
     pub(super) fn owes(&self, letter: LetterId, left: u32) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         let marks = owed.get(&letter).map_or(0, |owed| owed.marks).saturating_add(1);
+        // The memory is bounded. A mark that is not remembered counts as a crash if it stays.
         if owed.len() < REMEMBERED || marks > 1 {
             owed.insert(letter, Owed { left, marks });
         }
@@ -242,6 +245,7 @@ impl Suspects {
 
     /// We gave `delivery` back; that it comes again is no sign of a crash.
     pub(super) fn gave_back(&self, delivery: &Delivery) {
+        // A claim that is given back counts no crash in the store, so that there is nothing to explain.
         if delivery.delivered_from() == DeliveredFrom::Store {
             return;
         }
@@ -269,7 +273,9 @@ impl Suspects {
             return 0;
         }
         let Ends { own, heard } = self.ends(death_of(delivery).letter);
+        // The next delivery counts one more, and what is left unexplained of it has to be below `suspect_after`: hence the 2.
         let wanted = delivery.deliveries().saturating_add(2).saturating_sub(self.suspect_after);
+        // This process tells no more than it knows of itself, since a crash must not be explained away (G3).
         wanted.saturating_sub(heard).min(own)
     }
 }

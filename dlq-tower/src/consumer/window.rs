@@ -34,6 +34,7 @@ impl Window {
 
     fn advance(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.start).as_nanos() / self.width.as_nanos();
+        // Nothing of the window is left, and the loop below would go round for as long as the consumer was idle.
         if passed >= BUCKETS as u128 {
             self.buckets = [(0, 0); BUCKETS];
             self.start = now;

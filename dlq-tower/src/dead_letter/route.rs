@@ -60,6 +60,7 @@ impl Inner {
         let letter = self.letter(&delivery, given_up.clone());
         // Part 0 is the authoritative sink, the feeds follow.
         confirmed.resize(1 + self.feeds.len(), false);
+        // What has confirmed is remembered with the verdict, so that only the rest is written when the message comes again.
         if let Err(error) = self.write(&letter, &delivery, &mut confirmed).await {
             let routing = Routing::new(&delivery, Undone::Dead(given_up), confirmed);
             self.unfinished.remember(&delivery, routing);
@@ -67,6 +68,7 @@ impl Inner {
         }
         self.unfinished.finished(&delivery);
         let death = letter.death();
+        // It is told before the settlement: a process that dies in between tells the death again, and none is left out.
         if let Some(hook) = &self.on_death {
             guarded("on_death", || hook.on_death(&letter));
         }
@@ -96,6 +98,7 @@ impl Inner {
             }
             *is_kept = true;
         }
+        // The feeds come after the authoritative sink: none has a copy of a letter that is kept nowhere.
         let feeds = self.feeds.iter().zip(copied).filter(|(_, done)| !**done).map(
             |((name, feed), done)| async move {
                 let written = self.parked(letter, name, feed.put(letter).await).await;
@@ -105,6 +108,7 @@ impl Inner {
         );
         let death = letter.death();
         let mut first = None;
+        // All feeds are tried, also when one fails: each keeps its own confirmation.
         for (feed, error) in join_all(feeds).await.into_iter().filter_map(Result::err) {
             tracing::error!(%death, feed = &*feed, %error, "a feed did not take a dead letter");
             first.get_or_insert(error);
@@ -137,6 +141,7 @@ impl Inner {
     fn received(&self, letter: &DeadLetter, receipt: Receipt) {
         let subject = letter.message.subject_shared();
         match receipt {
+            // The store has this death, or a later one. No letter was added, so that none is counted (G2).
             Receipt::Unchanged | Receipt::Superseded => {}
             Receipt::Conflicting(id) => {
                 tracing::error!(
@@ -158,6 +163,7 @@ impl Inner {
     ) -> Result<Settlement, RouteError> {
         let Postponed { consumer, after, history, attempts } = postponed;
         let due = self.clock.now().after(after);
+        // A letter from the store waits in its own row, which the settlement makes due again.
         if delivery.delivered_from() != DeliveredFrom::Store {
             let Some(queue) = &self.retry_queue else {
                 if !self.has_warned.swap(true, Ordering::Relaxed) {

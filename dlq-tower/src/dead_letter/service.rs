@@ -56,6 +56,7 @@ where
 
     #[inline]
     fn call(&mut self, delivery: Delivery) -> Self::Future {
+        // What was decided and not written comes first. It is written again, and neither decided nor run anew (G3).
         if let Some(known) = self.shared.unfinished.of(&delivery) {
             return ResponseFuture::again(known, delivery, Arc::clone(&self.shared));
         }

@@ -134,6 +134,7 @@ impl Unfinished {
                 memory.forget(oldest);
             }
         }
+        // The flag is stored while the lock is held, so that it agrees with the map.
         self.is_any.store(true, Ordering::Release);
     }
 

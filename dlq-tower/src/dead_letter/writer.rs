@@ -83,7 +83,10 @@ impl Writer {
                 tokio::select! {
                     biased;
                     answered = &mut answer => break answered,
+                    // No task writes in the background: one of those who wait leads, so that nothing is
+                    // written that nobody waits for.
                     _leader = self.leaders.acquire(), if self.waits(number) => {
+                        // Another leader may have taken the letter while this caller waited to lead.
                         if self.waits(number) {
                             self.write_batch().await;
                         }
@@ -94,6 +97,7 @@ impl Writer {
                 Ok(WriteResult::Written(receipt)) => return Ok(receipt),
                 Ok(WriteResult::Failed(error)) => return Err(error),
                 Ok(WriteResult::Alone) => return self.put_alone(letter.clone()).await,
+                // Whether the batch was written is not known. Written again, the same death changes nothing (G2).
                 Err(_leader_was_dropped) => {}
             }
         }
@@ -141,9 +145,11 @@ impl Writer {
                 }
             }
             Ok(outcomes) => {
+                // Which letter an outcome is of cannot be told, so that none of them counts as durable (G1).
                 let error = Arc::new(miscounted(outcomes.len(), answers.len()));
                 fail_all(answers, &error);
             }
+            // The sink cannot be reached: alone, each letter would fail of the same.
             Err(error) if error.is_transient() => fail_all(answers, &Arc::new(error)),
             Err(error) => match <[_; 1]>::try_from(answers) {
                 Ok([answer]) => drop(answer.send(WriteResult::Failed(error))),

@@ -120,6 +120,7 @@ where
             slot
         });
         let mut seen = slot.lock();
+        // Key closures and the handler share what was decoded of one type, so that a run decodes its payload once.
         if matches!(*seen, Seen::Nothing) {
             *seen = Seen::Value(P::decode(delivery).ok()?);
         }

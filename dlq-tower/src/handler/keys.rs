@@ -126,6 +126,7 @@ fn joined<const N: usize>(parts: [Option<Bytes>; N]) -> Option<Bytes> {
                 key.put_u64(part.len() as u64);
                 key.put(part);
             }
+            // No part has this length, so that an absent one cannot be taken for a present one.
             None => key.put_u64(u64::MAX),
         }
     }

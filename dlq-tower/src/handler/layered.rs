@@ -228,6 +228,8 @@ where
                 }
                 StateProj::Over => unreachable!("a future is not polled after it has completed"),
                 StateProj::Waiting { service, delivery, stop } => {
+                    // The readiness of a user's layer is polled outside the panic guard, and a panic
+                    // must fail its message only.
                     match catch_unwind(AssertUnwindSafe(|| service.poll_ready(cx))) {
                         Ok(Poll::Ready(Ok(()))) => {
                             let delivery = delivery.take().expect("it is taken once");

@@ -92,6 +92,7 @@ impl Taken {
                 ))
             })
         };
+        // If one of them is taken, those before it are dropped with the error, and free again.
         names.into_iter().map(take).collect()
     }
 

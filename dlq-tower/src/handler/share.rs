@@ -181,6 +181,7 @@ where
     type Future = S::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // The turn comes first: the service is ready for one caller, and another's call in between would use that up.
         ready!(self.turn.poll(cx));
         self.shared.service().poll_ready(cx)
     }
@@ -188,6 +189,7 @@ where
     fn call(&mut self, delivery: Delivery) -> S::Future {
         let delivery = delivery.with_extension(Arc::new(Attempted(self.handler.clone())));
         let attempt = self.shared.service().call(delivery);
+        // The turn covers the wait and the call, not the attempt: others may become ready while it runs.
         self.turn.hand_over().release();
         attempt
     }

@@ -41,6 +41,7 @@ impl Answers {
     #[cold]
     fn change(&self, error: Option<&StoreError>) {
         let _told = self.lock();
+        // The flag changes under the lock, so that the listener hears of changes in their order.
         self.0.is_failing.store(error.is_some(), Ordering::Relaxed);
         if let Some(listener) = self.0.listener.get() {
             listener(error);

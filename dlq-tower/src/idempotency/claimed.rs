@@ -145,6 +145,8 @@ impl<I: Idempotency> Claimed<I> {
                             consumer = &*token.consumer,
                             "a claim was lost while its handler runs: the message may run elsewhere as well"
                         );
+                        // The handler goes on, since what it has done cannot be taken back. `settle` finds that
+                        // the claim is not its own.
                         return std::future::pending().await;
                     }
                     Err(error) => {
@@ -189,6 +191,7 @@ impl<I: Idempotency> Claimed<I> {
             };
             match settled {
                 true => held.recorded(owed),
+                // The lease had ended, so that another process may have the key. What this run has done stands all the same.
                 false => self.shared.unsettled(owed, Ok(false)),
             }
             self.shared.wake(owed, &held.key);
@@ -287,6 +290,7 @@ impl<I: Idempotency> Claimed<I> {
                 shared.unsettled(owed, Err(unheard.with_detail("not within its lease")));
             }
         };
+        // The task is tracked, so that an orderly stop can wait until the claim is given back: see `KeyJanitor::drained`.
         self.shared.tasks.spawn_on(settling, &runtime);
     }
 }

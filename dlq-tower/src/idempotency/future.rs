@@ -73,9 +73,12 @@ where
             StateProj::Waiting { outcome } => return outcome.as_mut().poll(cx),
             StateProj::Running { inner, claimed, keep } => match inner.poll(cx) {
                 Poll::Ready(outcome) => {
+                    // No extension is sent once the run has ended.
                     *keep = None;
                     let outcome = classified(outcome);
                     let owed = Owed::after(&outcome);
+                    // An immediate store is told in place. The claim stays there, so that the next run
+                    // in this future reuses it.
                     match claimed.take_if(|claimed| !claimed.settle_now(owed)) {
                         Some(claimed) => (outcome, owed, claimed),
                         None => return Poll::Ready(outcome),
@@ -92,6 +95,8 @@ where
             },
         };
         let outcome = async move {
+            // After a success the key is done before the broker is told. A process that dies in between leaves a duplicate,
+            // and not a second run.
             claimed.settle(owed).await;
             outcome
         };

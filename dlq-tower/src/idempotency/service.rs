@@ -187,6 +187,7 @@ where
     S::Error: ClassifiedError,
 {
     let consumer = Arc::clone(shared.consumer(&delivery));
+    // Former names come before the claim: a key that is done under one of them must not be run again.
     let former = shared.former_state(&key).await;
     if let Some(outcome) = former.unwrap_or_else(|error| Some(shared.no_answer(&consumer, &error)))
     {
@@ -204,6 +205,7 @@ where
         Ok(IdempotencyClaim::Done { .. }) => return Ok(Done::Duplicate),
         Err(error) => return shared.no_answer(&consumer, &error),
     };
+    // A claim that is dropped from here on is released unused: a run that is cut off is neither an attempt nor a crash (G3).
     let claimed = Claimed::new(Arc::clone(&shared), token, Some(&delivery));
     match continued(delivery, attempts, crashes, shared.max_crashes) {
         Ok(delivery) => ResponseFuture::running(service.call(delivery), Some(claimed)).await,
@@ -268,6 +270,7 @@ impl<I: Store> Inner<I> {
         remaining: Duration,
         why: &'static str,
     ) -> Setback {
+        // A holder that ended just before this is not heard of. The first question to the store finds that out.
         let waiter = self.waiters.join(key.clone());
         let remaining = self.at_most(remaining);
         let shared = Arc::clone(self);

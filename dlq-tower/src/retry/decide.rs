@@ -54,6 +54,8 @@ impl Inner {
             if let Some(failure) = delivery.refusal() {
                 return Verdict::Dead(Box::new(self.refused(delivery, failure)));
             }
+            // The finding is noted before the letter is written: if that fails the message comes again, and is
+            // not run then either (G3).
             Conviction::Delivery.note(delivery);
             Verdict::Dead(Box::new(self.crashed(delivery, delivery.crashes())))
         })
@@ -106,6 +108,7 @@ impl Inner {
             Setback::Crashed { crashes } => {
                 Conviction::Key.note(delivery);
                 let mut given_up = self.crashed(delivery, crashes);
+                // Attempts that were made here belong in the letter, and the delivery knows only those before them.
                 if let Some(history) = history.take() {
                     given_up.history = history;
                 }

@@ -225,6 +225,8 @@ where
                             continue;
                         }
                     };
+                    // A short delay without a free slot goes to the retry queue as well, so that what
+                    // waits here is bounded (G4).
                     let slot = (delay <= this.shared.policy.max_in_process_delay())
                         .then(|| this.shared.slots.take(delivery))
                         .flatten();
@@ -236,10 +238,12 @@ where
                     this.state.set(State::Holding { delay: sleep(delay), slot, rest });
                 }
                 StateProj::Holding { delay, slot, rest } => {
+                    // On a stop the message waits elsewhere for what is left, and not for the whole delay again.
                     let left = delay.deadline().saturating_duration_since(Instant::now());
                     if rest.as_mut().is_some_and(|rest| rest.as_mut().poll(cx).is_ready()) {
                         *rest = None;
                     }
+                    // The mark of the last attempt has to be gone before the next one writes its own.
                     if delay.poll(cx).is_pending() || rest.is_some() {
                         ready!(poll_stop(this.stop, delivery, cx));
                         let verdict = this.shared.postpone(left, delivery, this.history);
@@ -271,6 +275,8 @@ where
                     match this.service.poll_ready(cx) {
                         Poll::Ready(Ok(())) if rest.is_none() => {
                             if let Some(turn) = hand::resume(delivery) {
+                                // Who waits for a turn still waits in the process, so that the slot is kept
+                                // until the attempt begins.
                                 let slot = slot.take();
                                 this.state.set(State::Resuming { turn, slot });
                                 continue;

@@ -50,11 +50,13 @@ impl InProcessDelays {
         delivery: &Delivery,
         kind: impl Fn(&Self) -> &Arc<Semaphore>,
     ) -> Option<InProcessDelay> {
+        // Nobody waits for a slot: a message without one is postponed or deferred.
         let take = |slots: &Self| Arc::clone(kind(slots)).try_acquire_owned().ok();
         let of_loop = match RunLoop::of(delivery).and_then(|of| of.slots.as_ref()) {
             Some(slots) => Some(take(slots)?),
             None => None,
         };
+        // A message has both slots or none: where its own kind is full, that of the run loop is dropped with `of_loop`.
         Some(InProcessDelay { _own: take(self)?, _of_loop: of_loop })
     }
 }

@@ -152,6 +152,7 @@ impl Service<Delivery> for Router {
                 );
                 RouteFuture::decided(rejected(&delivery, name, "no handler", &error))
             }
+            // The letter is deferred, and neither counted nor given up: another process may have the handler (G10).
             Taker::Elsewhere => {
                 tracing::warn!(
                     router = &*self.shared.name,

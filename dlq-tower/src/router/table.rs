@@ -34,6 +34,7 @@ impl Table {
             let (known, new) = (known.as_str(), pattern.as_str());
             match (covers(known, new), covers(new, known)) {
                 (true, true) => return Err(twice()),
+                // It goes before the first pattern that covers it, since `find` takes the first that matches.
                 (true, false) => place = place.min(index),
                 (false, false) if meet(known, new) => {
                     return Err(InvalidConfig::new(format!(

@@ -111,6 +111,8 @@ impl<C: Claims> Finisher<C> {
                         Err(_leader_was_dropped) => Err(Unfinished::Interrupted),
                     };
                 }
+                // No task writes in the background: whoever gets the lock writes for all who wait. The loop then looks for the
+                // caller's own answer.
                 _leader = self.leader.lock() => self.write_batch().await,
             }
         }
@@ -155,6 +157,7 @@ impl<C: Claims> Finisher<C> {
         }
         let finishes = batch.iter().map(|waiting| (waiting.token, waiting.finish.clone()));
         let finished = self.claims.finish(finishes.collect()).await?;
+        // Otherwise it cannot be told which result is of which claim, and none counts as recorded (G1).
         if finished.len() == batch.len() {
             return Ok(finished);
         }

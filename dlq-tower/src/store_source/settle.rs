@@ -66,6 +66,7 @@ impl<C: Claims> StoreSettle<C> {
 
 impl<C: Claims> Settle for StoreSettle<C> {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
+        // Later than that the letter may be claimed by another process, and the token is stale.
         let give_up = instant_after(self.lease);
         let finish = match finish_of(disposition) {
             Ok(finish) => finish,
@@ -84,6 +85,7 @@ impl<C: Claims> Settle for StoreSettle<C> {
                 self.finisher.forget_refusals(self.token.letter);
                 Ok(())
             }
+            // It is no error, for there is nothing left to do: this claim is over.
             Ok(Finished::Stale) => {
                 tracing::warn!(
                     letter = %self.token.letter,

@@ -126,6 +126,7 @@ impl<C: Claims + Clone> StoreSource<C> {
 
     /// Gives back what was claimed and not yet yielded.
     pub(crate) async fn give_back(&mut self) {
+        // The call is waited for and not dropped: what it claims would count as crashes when the leases end (G3).
         if let Some(claiming) = self.claiming.take() {
             match claiming.await {
                 Ok(claims) => self.claimed.extend(claims),

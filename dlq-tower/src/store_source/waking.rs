@@ -20,6 +20,7 @@ impl WakingRetryQueue {
 impl RetryQueue for WakingRetryQueue {
     async fn enqueue(&self, delayed_retry: DelayedRetry) -> Result<(), StoreError> {
         self.inner.enqueue(delayed_retry).await?;
+        // The record is durable by now. A source that was woken earlier would not find it.
         self.waker.notify_one();
         Ok(())
     }

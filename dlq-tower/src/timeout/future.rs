@@ -69,7 +69,9 @@ where
         let mut this = self.project();
         let inner = this.inner.as_mut().as_pin_mut();
         let inner = inner.expect("a future is not polled after it has completed");
+        // The run is polled first: one that ends at its limit has ended in time.
         if let Poll::Ready(outcome) = inner.poll(cx) {
+            // The next run in this future has its whole time again.
             this.timer.set(None);
             return Poll::Ready(classified(outcome));
         }

@@ -32,6 +32,7 @@ impl TraceParent {
         let mut parts = std::str::from_utf8(text).ok()?.trim().splitn(5, '-');
         let mut next = |digits| hex(parts.next()?, digits);
         let (version, trace, span, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
+        // The recommendation forbids version ff, and version 00 has exactly four parts.
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
