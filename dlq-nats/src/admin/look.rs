@@ -38,6 +38,7 @@ impl Deployment {
     /// Can be dropped at any time.
     pub async fn check(&self, jetstream: &impl JetStream) -> Result<Vec<Finding>, StoreError> {
         let mut context = jetstream.context();
+        // Each right that is missing costs a whole time limit, and a check asks for many things.
         context.set_timeout(PATIENCE);
         let mut look = Look { deployment: self, context, findings: Vec::new() };
         look.server(jetstream.api()).await?;
@@ -297,6 +298,7 @@ impl Look<'_> {
     ) -> Result<Option<RouterConfig>, StoreError> {
         let asked = self.deployment.router.clone();
         let name = self.advisories();
+        // A router makes a stream of advisories: without one none runs here.
         let Some(info) = streams.get(&name) else { return Ok(asked) };
         let is_durable = |found: &&consumer::Info| {
             found
@@ -314,6 +316,7 @@ impl Look<'_> {
             if is_heard || durable.is_none() {
                 break;
             }
+            // Between two of its requests a router that runs looks like one that does not.
             tokio::time::sleep(PAUSE).await;
             let found = self.consumers(&name).await?;
             is_heard = found.iter().any(is_heard_by);

@@ -61,6 +61,7 @@ async fn unheard(stream: &Stream<()>, now: Timestamp) -> BTreeMap<String, u64> {
         found.map(|found| (found.name.clone(), due(&found))).collect()
     };
     let mut unheard = look().await;
+    // A process that reads may have no request open just now, so that one look proves nothing.
     for _ in 1..LOOKS {
         if unheard.is_empty() {
             break;

@@ -130,6 +130,7 @@ pub(super) fn own(info: &Info, facts: &Facts) -> Vec<Finding> {
     let config = &info.config;
     let subject = stream_name(&config.name);
     let mut findings = keeping(&subject, config, facts);
+    // The comparison with the wanted settings tells that already, as an error.
     findings.retain(|finding| finding.setting != "storage");
     findings.extend(fullness(info));
     let enough = facts.lease + facts.lease / 2;

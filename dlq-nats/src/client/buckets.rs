@@ -61,6 +61,7 @@ pub(crate) async fn ensure(
             return Err(SetupError::unavailable(text, error));
         }
     }
+    // A bucket that was made just now is looked up, too: another process may have made it, with other settings.
     let store = context.get_key_value(name.as_str()).await.map_err(|error| {
         SetupError::unavailable(format!("open bucket `{name}`: {error}"), error)
     })?;
@@ -133,6 +134,8 @@ pub(crate) async fn replace(
                 sleep(MOMENT).await;
                 return Ok(None);
             }
+            // Where nobody listened nothing was written, so that it can be said again. Any other silence may hide a
+            // write.
             None if times < TIMES && is_unheard(&error) => times += 1,
             _ => return Err(unwritten(client, bucket, error, doing)),
         }

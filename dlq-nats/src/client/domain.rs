@@ -172,7 +172,9 @@ impl StreamDomain {
                 .await;
         let said = answer.ok().filter(|answer| answer.error.is_none()).map(|answer| answer.domain);
         let mut known = self.known();
+        // A server that does not answer takes nothing back of what it said before.
         known.ours = said.or(known.ours.take());
+        // The time is noted after a failure, too, so that each answer that is judged does not cost another question.
         known.asked = Some(Instant::now());
     }
 
@@ -192,6 +194,7 @@ impl StreamDomain {
         let message = PublishMessage::build().headers(headers.clone()).payload(payload.clone());
         match self.context.send_publish(subject.to_owned(), message).await?.await {
             Ok(ack) if self.is(&ack.domain).await => return Ok(ack),
+            // The message names no stream, the error is no answer of one, or no other domain can answer: this is final.
             Err(error) if stream.is_none() || answer(&error).is_none() || self.is_alone().await => {
                 return Err(error);
             }
@@ -201,6 +204,7 @@ impl StreamDomain {
         let client = self.context.client();
         let failed = |error| PublishError::with_source(PublishErrorKind::Other, error);
         let inbox = client.new_inbox();
+        // With an inbox of its own every answer is heard; the client's way hands over the first one only.
         let mut answers =
             client.subscribe(inbox.clone()).await.map_err(|error| failed(error.to_string()))?;
         let sent =

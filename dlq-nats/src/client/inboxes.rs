@@ -80,6 +80,7 @@ impl Inboxes {
         let mut heard = vec![Heard::Nothing; all.len()];
         let Ok(Some(mut inbox)) = timeout(self.patience, self.inbox()).await else { return heard };
         let first = inbox.next;
+        // Each number is used once: a stream of another domain may answer to this call when the next one has the inbox.
         inbox.next += all.len() as u64;
         let (mut unheard, mut streams) = (0, Vec::with_capacity(all.len()));
         for ((number, message), place) in (first..).zip(all).zip(&mut heard) {
@@ -95,6 +96,7 @@ impl Inboxes {
             match timeout(self.patience, sent).await {
                 Ok(Ok(())) => unheard += 1,
                 Ok(Err(_)) => *place = Heard::Refused,
+                // The inbox is dropped and not put back, since answers may still come to it.
                 Err(_) => return heard,
             }
         }
@@ -109,6 +111,7 @@ impl Inboxes {
             else {
                 continue;
             };
+            // The word of its own stream is final.
             if !matches!(place, Heard::Nothing | Heard::Elsewhere) {
                 continue;
             }
@@ -143,6 +146,7 @@ impl Inboxes {
 
     /// Returns an unused inbox; `None` if the client has ended.
     async fn inbox(&self) -> Option<Inbox> {
+        // The variable ends the lock, which must not be held across the subscription below.
         let idle = self.idle().pop();
         if idle.is_some() {
             return idle;

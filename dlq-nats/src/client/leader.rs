@@ -111,6 +111,7 @@ pub(crate) async fn get(
     named.map_err(|error| unavailable(error.to_string(), error.into()))?;
     let subject = format!("STREAM.MSG.GET.{name}");
     let question = which.asked();
+    // A question that reaches no leader is lost. To ask it again does no harm, since reading changes nothing.
     let answer = asked(|| context.request::<_, _, MessageReply>(subject.clone(), &question)).await;
     let answer = answer.map_err(|error| {
         let why = match error.kind() {

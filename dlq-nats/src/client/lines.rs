@@ -96,6 +96,8 @@ pub(crate) fn read(block: &[u8]) -> Headers {
         let goes_on = start(line).len() < line.len();
         let colon = line.iter().position(|byte| *byte == b':');
         match (all.last_mut(), colon) {
+            // The client reads it like this: a line that begins with white space belongs to the value before, without the
+            // break.
             (Some((_, Some(value))), _) if goes_on => value.extend_from_slice(line),
             (_, Some(colon)) => {
                 all.push((&line[..colon], Some(start(&line[colon + 1..]).to_vec())));

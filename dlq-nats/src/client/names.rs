@@ -26,6 +26,7 @@ pub(crate) fn text(token_of: &str) -> Option<String> {
         bytes.push(u8::from_str_radix(digits, 16).ok()?);
         bytes.extend_from_slice(rest.as_bytes());
     }
+    // A token is only what `token` itself would write, and no other spelling of the same text.
     String::from_utf8(bytes).ok().filter(|text| token(text) == token_of)
 }
 

@@ -19,10 +19,12 @@ pub(crate) async fn asked<A: Future>(ask: impl Fn() -> A) -> A::Output {
         if let Ok(Some(answer)) = timeout(AGAIN, asking.next()).await {
             return answer;
         }
+        // The question before is kept, since a leader that is slow may still answer it.
         asking.push(ask());
     }
     match asking.next().await {
         Some(answer) => answer,
+        // This cannot happen: no answer was taken out, so that at least the first question is left.
         None => ask().await,
     }
 }

@@ -151,6 +151,7 @@ pub(crate) async fn require_each(
     if needed.is_empty() {
         return Ok(());
     }
+    // Where the server does not say who the user is, nothing is refused here: the first call tells.
     let Some(user) = User::ask(client).await else { return Ok(()) };
     let lacks = |any: &&Vec<String>| !any.iter().any(|subject| user.may_publish(subject));
     refuse(&user, needed.iter().filter(lacks).filter_map(|any| any.first()))
@@ -191,6 +192,7 @@ pub(crate) const ENDED: &str = "the client has ended: it was closed, or its task
 
 /// Returns true if the task of the client has ended. The client's state then stays as it was.
 pub(crate) fn has_ended(client: &Client) -> bool {
+    // A flush fails at once where the task has ended, and waits for the server otherwise.
     client.connection_state() == State::Connected
         && client.flush().now_or_never().is_some_and(|flushed| flushed.is_err())
 }

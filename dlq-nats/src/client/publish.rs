@@ -83,16 +83,20 @@ pub(crate) async fn send(
         packed.map_err(|error| unwritable(operation, error))
     };
     let most = most(&home.context.client());
+    // The headers are packed here only where the payload leaves doubt: no server takes more than `HEADERS` of them.
     if payload.len() + HEADERS <= most || payload.len() + packed()?.len() <= most {
         let whole = || Ok(order(packed()?.into_map()));
         match to.publish(&subject, &id, whole, payload.clone()).await {
             Ok((_, duplicate)) => return Ok(duplicate),
             Err(Failed::Other(error)) => return Err(error),
+            // Its headers are more than the server takes, or the stream has a bound for messages: it is written in parts.
             Err(Failed::TooLarge(_)) => {}
         }
     }
     let failed = |failed: Failed| failed.told(operation, message);
     let aside = aside();
+    // Parts are written before their message: a process that dies in between leaves parts that nobody names, and no
+    // message without its parts.
     rest.body = to.aside(&aside, &format!("body.{id}"), payload).await.map_err(failed)?;
     let rest = rest.exactly(message);
     let json = serde_json::to_vec(&rest).map_err(|error| unwritable(operation, error))?;
@@ -138,6 +142,7 @@ pub(crate) async fn rewrite(
         }
     }
     let last = found.sequence.to_string();
+    // The record takes the place of that message only: one that was handed out meanwhile no longer stands there.
     headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last);
     let to = To { home, stream, operation };
     match home.publish(&found.subject, headers, found.payload.clone()).await {
@@ -173,11 +178,14 @@ impl To<'_> {
         let whole = || {
             let mut headers = headers().map_err(Failed::Other)?;
             headers.insert(header::NATS_MESSAGE_ID, id);
+            // Another stream that takes the subject refuses it, and does not confirm what nobody looks for there.
             headers.insert(header::NATS_EXPECTED_STREAM, self.stream.name.as_str());
             Ok::<_, Failed>(headers)
         };
         let mut written = self.home.publish(subject, whole()?, payload.clone()).await;
         if written.as_ref().is_err_and(|e| e.kind() == PublishErrorKind::StreamNotFound) {
+            // Nobody takes the subject: the stream was deleted, and is made again, or it has no leader now. One more try
+            // tells.
             streams::anew(&self.home.context, self.stream)
                 .await
                 .map_err(|error| Failed::Other(error.for_store(self.operation)))?;
@@ -231,12 +239,15 @@ impl To<'_> {
     /// Writes these bytes in as many messages as they need, and returns under which sequences they stand.
     async fn aside(&self, subject: &str, id: &str, mut bytes: Bytes) -> Result<Vec<u64>, Failed> {
         let most = most(&self.home.context.client());
+        // A reader takes more parts than that for forged.
         if bytes.len().div_ceil(most) > PARTS {
             return Err(Failed::TooLarge(PublishErrorKind::MaxPayloadExceeded.into()));
         }
         let mut parts = Vec::new();
         while !bytes.is_empty() {
             let part = bytes.split_to(bytes.len().min(most));
+            // A part that the stream has already is answered with its sequence there, so that a second try names the same
+            // parts.
             let id = format!("{}.{id}", parts.len());
             parts.push(self.publish(subject, &id, || Ok(HeaderMap::new()), part).await?.0);
         }
@@ -305,11 +316,13 @@ pub(crate) async fn receive(
     let parts = headers.get_last(REST).and_then(|rest| {
         rest.as_str().split(',').map(|part| part.parse().ok()).collect::<Option<Vec<u64>>>()
     });
+    // A value that is no list of sequences is the rest itself, as JSON.
     let Some(mut aside) = parts else {
         let read = wire::unpack(headers, payload);
         return Ok(read.map(|read| Whole { read, aside: Vec::new() }));
     };
     let json = gather(context, stream, &aside).await?;
+    // The messages that it names are no rest: somebody else has written the header.
     let Ok(rest) = serde_json::from_slice::<Rest>(&json) else { return Ok(None) };
     let payload = gather(context, stream, &rest.body).await?;
     aside.extend(&rest.body);
@@ -330,6 +343,7 @@ async fn gather(context: &Context, stream: &str, parts: &[u64]) -> Result<Bytes,
     let gone = |part: u64| corrupt(format!("its part {part} has gone from the stream"));
     let mut whole = BytesMut::new();
     for part in parts {
+        // The leader is asked: a copy on another server may not have the part yet.
         let message = stream.get_raw_message(*part).await.map_err(|error| match error.kind() {
             LastRawMessageErrorKind::NoMessageFound => gone(*part),
             LastRawMessageErrorKind::JetStream(answer) if answer.code() == 404 => gone(*part),

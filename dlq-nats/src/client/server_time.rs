@@ -50,7 +50,9 @@ impl ServerTime {
         if let Some(error) = answer.error {
             return Err(unavailable(error.to_string()));
         }
+        // Servers before 2.10 do not tell the time; the clock of this process stands in for theirs.
         let Some(told) = answer.ts else { return Ok(SystemClock.now()) };
+        // The time is carried forward from when the answer is here, which is later than it was told: it is never ahead.
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some((told, Instant::now()));
         Ok(told)
     }

@@ -284,6 +284,7 @@ pub(crate) async fn ensure(context: &Context, wanted: &Config) -> Result<Info, S
     }
     let what = format!("create stream `{}`", wanted.name);
     match context.create_stream(wanted.clone()).await {
+        // The server's echo is checked: a server that does not know a setting ignores it.
         Ok(stream) => check(context, stream.cached_info().clone(), wanted),
         Err(error) => {
             // Another process may have been faster.
@@ -321,6 +322,7 @@ fn within(window: Duration, max_age: Duration) -> Duration {
 /// The stream of this name; `None` when there is none.
 pub(crate) async fn find(context: &Context, name: &str) -> Result<Option<Info>, SetupError> {
     let what = format!("look for stream `{name}`");
+    // The question is repeated, since a stream that another process is creating has no leader yet.
     match asked(|| context.get_stream(name)).await {
         Ok(stream) => Ok(Some(stream.cached_info().clone())),
         Err(error) => match error.kind() {

@@ -59,6 +59,8 @@ pub(crate) struct Acks {
 
 impl Acks {
     pub(crate) fn new(client: Client) -> Self {
+        // The channel needs no bound: a delivery in flight has at most one acknowledgement here, and deliveries are
+        // bounded.
         let (asked, receiver) = mpsc::unbounded_channel();
         let mut task = JoinSet::new();
         task.spawn(Sending::new(client.clone()).run(receiver));
@@ -77,6 +79,7 @@ impl Acks {
     /// Acknowledges the message that is answered at `reply`, and wants no answer. False where the client cannot take it now,
     /// since too much waits to be written. All of them are messages of one consumer.
     pub(crate) fn post(&self, reply: &Subject) -> bool {
+        // Without `unconstrained`, a task that has used up its budget would look like a client without room.
         let published = unconstrained(self.client.publish(reply.clone(), ACK)).now_or_never();
         let is_posted = matches!(published, Some(Ok(())));
         if is_posted {
@@ -88,6 +91,7 @@ impl Acks {
     /// Waits until the server has worked through all that was [posted](Self::post), or the time limit of an answer has
     /// passed. A server takes the acknowledgements of a consumer in their order, so that the answer to the last one is for all.
     pub(crate) async fn flush(&self) {
+        // The last one is said once more, now for an answer: to acknowledge twice does no harm.
         let Some(last) = self.posted().take() else { return };
         let silent = |_| failed("the server does not answer");
         let flushed = timeout(PATIENCE, self.acknowledge(&last)).await;
@@ -138,6 +142,8 @@ impl Sending {
                 biased;
                 answer = next(&mut self.subscriber) => match answer {
                     Some(answer) => self.hear(&answer),
+                    // The next batch subscribes anew. Whoever waits for an answer on this one hears of the time limit,
+                    // and tries again.
                     None => self.subscriber = None,
                 },
                 count = asked.recv_many(&mut batch, BATCH) => {
@@ -151,6 +157,7 @@ impl Sending {
                     }
                     self.send(&mut batch).await;
                 }
+                // This wakes the task to forget what nobody has answered in time: with nothing open it sleeps.
                 () = sleep_until(look), if !self.waiting.is_empty() => {}
             }
             while let Some(Some(answer)) = next(&mut self.subscriber).now_or_never() {
@@ -188,6 +195,7 @@ impl Sending {
 
     fn hear(&mut self, message: &Message) {
         let number = message.subject.rsplit('.').next().and_then(|n| n.parse::<u64>().ok());
+        // An answer to a request that was forgotten is older than the first, and concerns nobody.
         let place = number.and_then(|number| number.checked_sub(self.first));
         let place = place.and_then(|place| usize::try_from(place).ok());
         let Some(waiting) = place.and_then(|place| self.waiting.get_mut(place)) else { return };
@@ -202,6 +210,8 @@ impl Sending {
 
     /// Forgets those that were answered, and those that nobody answers any more.
     fn forget(&mut self, now: Instant) {
+        // Requests go from the front only, since an answer finds its own by the distance from the first. One that is
+        // dropped open fails its caller, who may say it again.
         while self.waiting.front().is_some_and(|first| first.answer.is_none() || first.until <= now)
         {
             self.waiting.pop_front();

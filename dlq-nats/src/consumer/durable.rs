@@ -69,6 +69,8 @@ impl Durable {
     /// the start.
     pub(crate) async fn ensure(&mut self, context: &Context) -> Result<(), SetupError> {
         let stream = match &self.of {
+            // A stream of ours that was there before and is missing was deleted: `anew` says aloud what is lost with it
+            // (G9).
             Of::Own(config) if self.seen.is_some() => streams::anew(context, config).await?,
             Of::Own(config) => streams::ensure(context, config).await?,
             Of::Stream(name) => find(context, name).await?.ok_or_else(|| {
@@ -86,6 +88,7 @@ impl Durable {
                 self.create(context, from).await?
             }
         };
+        // A consumer that was created just now is checked, too: a stream's `consumer_limits` set what nobody asked for.
         self.check(&info.config)?;
         if info.config.ack_wait != self.lease {
             tracing::warn!(
@@ -149,6 +152,7 @@ impl Durable {
                 Start::At(sequence) => from(sequence.max(1)),
             };
         };
+        // Sequences begin again in a stream that was made anew, so that the former floor says nothing.
         if seen != created {
             return DeliverPolicy::All;
         }
@@ -169,6 +173,7 @@ impl Durable {
         deliver_policy: DeliverPolicy,
     ) -> Result<Info, SetupError> {
         let (filter_subject, filter_subjects) = match &self.filters[..] {
+            // A single filter goes into the older field, which servers before 2.10 know as well.
             [one] => (one.clone(), Vec::new()),
             many => (String::new(), many.to_vec()),
         };
@@ -177,6 +182,7 @@ impl Durable {
             deliver_policy,
             ack_policy: AckPolicy::Explicit,
             ack_wait: self.lease,
+            // A server drops in silence what has reached a limit; attempts are counted by the framework (G3).
             max_deliver: -1,
             max_ack_pending: self.max_ack_pending,
             filter_subject,
@@ -194,6 +200,7 @@ impl Durable {
                  server, or give one filter"
             )));
         }
+        // The call is strict, so that a consumer which another process makes at the same time keeps its settings.
         let error = match context.create_consumer_strict_on_stream(config, self.of.name()).await {
             Ok(consumer) => return Ok(consumer.cached_info().clone()),
             Err(error) => error,
@@ -224,6 +231,7 @@ impl Durable {
     /// loses messages, unless it is too short to be kept; so is `max_batch`.
     fn check(&self, found: &Config) -> Result<(), SetupError> {
         let mut wrong = self.differences(found);
+        // `ensure` takes another lease as the one that counts.
         if found.ack_wait >= self.lease.min(SHORTEST_LEASE) {
             wrong.0.retain(|wrong| wrong.setting != "ack_wait");
         }

@@ -32,6 +32,7 @@ impl EmptyRequests {
         let (stream, consumer) = (durable.of.name(), &durable.name);
         let why = match &self.refused {
             Some(refused) => format!("the server refuses to hand messages out: {refused}"),
+            // Requests beyond `max_waiting` are dropped without a word, as are those of a user without the right to ask.
             None => {
                 let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
                 let why = unanswered(client, &subject);

@@ -22,6 +22,7 @@ impl<T> Default for LeaseCheck<T> {
 impl<T: Send + 'static> LeaseCheck<T> {
     /// Returns the result of the look, once.
     pub(crate) fn seen(&mut self) -> Option<T> {
+        // A look that panicked has no result; the next one comes after another lease.
         self.looking.try_join_next()?.ok()
     }
 
@@ -30,6 +31,7 @@ impl<T: Send + 'static> LeaseCheck<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
+        // There is one look at a time, however long it takes: a caller that never waits does not drop it.
         if self.looking.is_empty() && self.looked.elapsed() >= lease {
             self.looked = Instant::now();
             self.looking.spawn(look());

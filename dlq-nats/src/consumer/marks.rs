@@ -135,6 +135,8 @@ impl NatsCrashMarks {
             let before = Mark { begun: *begun, by: String::new() };
             let is_settled = match self.read(key).await {
                 Ok((stands, found)) if stands == *revision || found.as_ref() == Some(mark) => {
+                    // Whether the mark has arrived or not, this one takes its place, and a late one fails on the
+                    // revision.
                     self.write(key, &before, stands).await?.is_some()
                 }
                 Err(error) if error.is_transient() => return Err(error),
@@ -156,11 +158,14 @@ impl CrashMarks for NatsCrashMarks {
         loop {
             let (revision, found) = self.read(&key).await?;
             let begun = found.map_or(0, |mark| mark.begun);
+            // The name is one that no other run has: it tells this mark from another's with the same count.
             let mark = Mark { begun: begun.saturating_add(1), by: self.client.new_inbox() };
             match self.write(&key, &mark, revision).await {
                 Ok(Some(_)) => return Ok(begun),
+                // Another process was faster: its mark is read, and counted on from (G3).
                 Ok(None) => {}
                 Err(error) => {
+                    // The error may hide a mark that was written. No run begins, so that it must not count as one.
                     let doubt = Doubt { revision, begun, mark };
                     self.doubtful.lock().await.insert(key, doubt);
                     return Err(error);

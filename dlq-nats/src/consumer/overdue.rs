@@ -66,6 +66,7 @@ impl Overdue {
         lease: Duration,
     ) -> Result<(), TransportError> {
         let seen = self.looks.seen();
+        // After an error the next turn looks at the same part again.
         if let Some(Ok(next)) = seen {
             self.from = next;
         }
@@ -91,6 +92,7 @@ impl Waiting {
             let which = Which::From(&self.filter, from);
             let found = match leader::get(context, OPERATION, name, which).await {
                 Ok(Some(found)) if found.sequence < end => found,
+                // The turn is at the end, or at what it has written itself: the next one begins with the first record.
                 Ok(_) => return Ok(1),
                 // What is not answered is asked again later.
                 Err(_) => return Ok(from),
@@ -115,6 +117,7 @@ impl Waiting {
         found: &Kept,
         due: Timestamp,
     ) -> Result<Option<u64>, StoreError> {
+        // No sequence means that the record was handed out meanwhile, which is as well.
         let sequence = rewrite(home, &self.stream, OPERATION, found).await?;
         if sequence.is_some() {
             tracing::warn!(

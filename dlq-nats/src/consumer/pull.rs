@@ -157,14 +157,21 @@ impl Puller {
             if self.closed {
                 return Ok(false);
             }
+            // The caller may drop this future at each await: all that was learned is in `self`, and the next call goes on
+            // with it.
             self.prepare().await?;
+            // This comes before leases are renewed, so that what has come unseen gets its renewal in time.
             self.sweep();
             self.ready.refresh(&self.client, self.durable.lease).await?;
+            // This comes before a message is yielded: the server fills the request while the caller works, and a full
+            // caller comes back late.
             self.ask().await?;
             if self.has_some() {
                 return Ok(true);
             }
             let Some(subscriber) = &mut self.subscriber else { continue };
+            // The loop wakes when a pause between requests ends, though not without a break, and each second to look at
+            // the connection.
             let wake =
                 (Instant::now() + WATCH).min(self.not_before.max(Instant::now() + FIRST_PAUSE));
             tokio::select! {
@@ -176,6 +183,8 @@ impl Puller {
                         Some(message) => self.take(message, now),
                         None => {
                             self.subscriber = None;
+                            // A client whose task has ended never comes back, and so ends the source. Any other is
+                            // subscribed anew by `prepare`.
                             let has_ended = has_ended(&self.client);
                             return Err(if has_ended { closed() } else { ended("the connection was closed") });
                         }
@@ -203,12 +212,15 @@ impl Puller {
             let reply = unreadable::reply(&self.durable, kept.sequence).into();
             self.ready.push_unreadable(kept, reply, self.durable.of.name(), held);
         }
+        // `watch` starts the look of the beginning with the first connection that it sees; before that nothing is asked
+        // for.
         if self.connects > 0 {
             self.cuts.again(&self.context, &self.durable);
         }
         if let Some(overdue) = &mut self.overdue {
             overdue.note(&self.context, self.durable.lease)?;
         }
+        // The check runs in a task of its own: a caller that never waits would drop it each time before it is through.
         let is_due = self.doubtful && Instant::now() >= self.not_before;
         if (is_due || self.again) && self.looking.is_empty() {
             let (mut durable, context) = (self.durable.clone(), self.context.clone());
@@ -218,6 +230,7 @@ impl Puller {
             });
             (self.again, self.looked) = (false, Instant::now());
         }
+        // In doubt no request is worth making before the check is through. Otherwise reading goes on beside it.
         let looked =
             if is_due { self.looking.join_next().await } else { self.looking.try_join_next() };
         match looked {
@@ -234,11 +247,14 @@ impl Puller {
             // What still works is not given up because something else is silent.
             Some(Ok(Err(SetupError::Unavailable(..)))) if !self.doubtful => {}
             Some(Ok(Err(error))) => {
+                // The failed check says what is wrong, so that requests which came to nothing are no further evidence.
                 (self.doubtful, self.vain) = (true, EmptyRequests::default());
                 if has_ended(&self.client) {
                     return Err(closed());
                 }
                 self.slow();
+                // The settings were right when the source was opened: an operator may put them back, so that the error is
+                // transient.
                 return Err(error.passing().for_transport("fetch"));
             }
             Some(Err(_)) => return Err(ended("the runtime has ended")),
@@ -273,11 +289,13 @@ impl Puller {
     }
 
     fn take(&mut self, message: Message, received: Instant) {
+        // The answer to a renewal says nothing of requests, so that it does not count as a word about them.
         if self.ready.heard(&message, self.lease()) {
             return;
         }
         self.heard = Instant::now();
         let Some(status) = message.status.map(|status| status.as_u16()) else {
+            // The number saturates, since messages may still come to a request that was given up.
             self.asked = self.asked.saturating_sub(1);
             (self.pause, self.vain) = (FIRST_PAUSE, EmptyRequests::default());
             let read = message.reply.clone().and_then(|to| Some((MessageMeta::read(&to)?, to)));
@@ -297,8 +315,11 @@ impl Puller {
         };
         let description = message.description.as_deref().unwrap_or_default();
         match status {
+            // This is an idle heartbeat: the server knows the request, which may still be filled.
             100 => self.vain = EmptyRequests::default(),
             404 | 408 => {
+                // The server says how many messages of an ended request do not come. Without a number, none is expected
+                // any more.
                 let left = message.headers.as_ref().and_then(|headers| {
                     headers.get("Nats-Pending-Messages")?.as_str().parse::<usize>().ok()
                 });
@@ -330,10 +351,13 @@ impl Puller {
         self.watch();
         // The next one is about to be yielded, after which nobody may come back for long.
         let kept = self.ready.len().saturating_sub(1);
+        // The server refuses a request for more than the `max_batch` of its consumer.
         let prefetch = self.prefetch.min(self.durable.most);
         let wanted = prefetch.saturating_sub(self.asked + kept);
+        // Requests for single messages are many times slower, so that half of the prefetch has to be free.
         let worth = (prefetch / 2).max(1);
         let waits = self.doubtful || wanted < worth || Instant::now() < self.not_before;
+        // A message that the client cannot read would end its connection: those that are out are looked at before.
         if waits || !self.cuts.is_clear(self.durable.lease) {
             return Ok(());
         }
@@ -347,6 +371,7 @@ impl Puller {
         let request = Request::new().payload(request.to_string().into()).inbox(self.ready.asked());
         let sent = self.context.send_request(to, request).await;
         sent.map_err(|error| unavailable("fetch", error))?;
+        // While nothing was asked for, the server's silence said nothing: it counts from here.
         if self.asked == 0 {
             self.heard = Instant::now();
         }
@@ -357,10 +382,12 @@ impl Puller {
     /// Finds out that nobody is going to answer what was asked.
     fn watch(&mut self) {
         let connects = self.client.statistics().connects.load(Ordering::Relaxed);
+        // Requests may be lost with their connection, so that they are made anew on the next one.
         if connects != self.connects {
             if self.connects == 0 {
                 self.cuts.begin(&self.context, &self.durable);
             } else if self.asked > 0 {
+                // Only a loss with messages on their way may come of a message that the client could not read.
                 self.cuts.note(&self.context, &self.durable);
             }
             self.connects = connects;

@@ -115,6 +115,7 @@ impl Ready {
     ) {
         let (renewal, unreadable) = (None, None);
         let due = if self.is_by_due { due(&message) } else { None };
+        // The search begins at the back, so that equal ones keep their order; without due times all are equal.
         let before = self.fetched.iter().rposition(|other| other.due <= due);
         let fetched = Fetched { message, reply, place, received: at, renewal, due, unreadable };
         self.fetched.insert(before.map_or(0, |before| before + 1), fetched);
@@ -132,6 +133,8 @@ impl Ready {
             description: None,
         };
         let (stream, published) = (stream.to_owned(), kept.time);
+        // The number of deliveries stands in the reply, which no client could read. The message was handed out at least
+        // once.
         let place = MessageMeta { stream, delivered: 1, sequence: kept.sequence, published };
         let unreadable = Some(Unreadable { headers: kept.headers, held });
         let (received, renewal, due) = (Instant::now(), None, None);
@@ -162,6 +165,8 @@ impl Ready {
                     return true;
                 };
                 let is_ours = fetched.received.elapsed() < lease;
+                // The lease is counted from the first word: it begins no earlier at the server, so that it is not taken
+                // for longer.
                 (fetched.renewal, fetched.received) = (None, renewal.begun);
                 is_ours
             });
@@ -180,6 +185,7 @@ impl Ready {
         if now < self.renew {
             return Ok(());
         }
+        // A renewal is said more than once between a quarter of the lease and the half, at which it comes to be doubted.
         let pause = AGAIN.min(lease / 8);
         self.fetched.retain(|fetched| {
             let is_kept = now.duration_since(fetched.received) <= lease * 3 / 4;
@@ -191,10 +197,12 @@ impl Ready {
         let is_connected = client.connection_state() == State::Connected;
         for fetched in &mut self.fetched {
             let age = now.duration_since(fetched.received);
+            // After three quarters the word may reach the server when the message is somebody else's.
             if age <= lease / 4 || age > lease * 3 / 4 {
                 continue;
             }
             if fetched.renewal.is_none() {
+                // The last word is dated one pause back, so that the first one is said below at once.
                 let told = now.checked_sub(pause).unwrap_or(now);
                 fetched.renewal = Some(Renewal { number: self.number, begun: now, told });
                 self.number += 1;
@@ -222,6 +230,8 @@ impl Ready {
             return;
         }
         for fetched in self.fetched.drain(..) {
+            // The server takes the word of a former owner, too: past its lease a message may be another's and is left
+            // alone.
             // What no client can read would be handed out to one.
             if fetched.received.elapsed() < lease && fetched.unreadable.is_none() {
                 // One that cannot be said comes again when its lease ends.

@@ -108,6 +108,7 @@ impl Records {
                     let now = self.reading.clock.now();
                     let early = due.map_or(Duration::ZERO, |due| due.since(now));
                     if early.is_zero() {
+                        // From here on nothing is awaited, so that a record which is taken is yielded.
                         let front = self.puller.pop().and_then(|fetched| fetched.unreadable);
                         let held = front.map(|unreadable| unreadable.held);
                         let (server, lease) = (Arc::clone(&self.server), self.puller.lease());
@@ -116,6 +117,7 @@ impl Records {
                         return Ok(Some((delivery, settle)));
                     }
                     if early <= HOLD {
+                        // The record is kept as it was read: the next call neither asks for its parts again nor loses it.
                         let record: Read = Ok(Some((delivery, due, aside)));
                         self.opening = Some(Opening { reply, record: Box::pin(ready(record)) });
                         sleep(early.min(LOOK)).await;
@@ -125,6 +127,8 @@ impl Records {
                 }
                 Err(error) => (UNREADABLE, Some(error)),
             };
+            // The word comes before the record is popped: if this future is dropped in between, the record is still in
+            // front.
             // If this is not heard it comes again when its lease ends, and is looked at again.
             let _ = self.server.client.publish(reply, nak(after)).await;
             if let (Some(fetched), Some(error)) = (self.puller.pop(), damage) {
@@ -155,6 +159,7 @@ impl Records {
 
 impl Opening {
     fn of(reading: &Reading, context: &Context, fetched: &Fetched) -> Self {
+        // The future owns what it needs: it outlives calls of `next` that are dropped while parts are read.
         let record = read(reading.clone(), context.clone(), fetched.clone());
         Self { reply: fetched.reply.clone(), record: Box::pin(record) }
     }
@@ -212,6 +217,8 @@ async fn read(reading: Reading, context: Context, fetched: Fetched) -> Read {
     };
     let wire::Unpacked { message, decoded, rest } = read;
     // Where the server has kept the record its clock counts.
+    // It is due within `LEAD` then. A clock that is behind would give it back again, and each time counts as a delivery
+    // (G3).
     let latest = headers.get(SCHEDULER).map(|_| reading.clock.now().after(LEAD));
     let due = decoded.due.map(|due| latest.map_or(due, |latest| due.min(latest)));
     let (origin, death) = (rest.origin, Some(rest.death));

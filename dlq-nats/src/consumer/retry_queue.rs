@@ -60,6 +60,7 @@ impl NatsRetryQueue {
             id: id.clone(),
             message: &letter.message,
             ours,
+            // Dying again, the message reopens its letter under the next generation (G7).
             rest: Rest::of(&letter.message, &letter.origin, letter.death().next()),
             orders: Vec::new(),
         };
@@ -82,13 +83,18 @@ impl RetryQueue for NatsRetryQueue {
         let hop = delivery.delayed_retries().saturating_add(1);
         // A letter that was sent back twice, or edited in between, is another message each time.
         let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));
+        // Nothing in it changes when a process dies before it acknowledges: the server refuses the hop that is written
+        // again.
         let place = format!("{}.{}.{hop}.{replays}.{binding}", death.letter, death.generation);
         let (prefix, consumer) = (&self.stream.prefix, &self.consumer);
         let mut subject = format!("{prefix}.{consumer}.{}", tail(message.subject()));
         let mut orders = Vec::new();
+        // A record that is due within `LEAD` goes to its consumer at once, which waits for the rest.
         let fires = due.before(LEAD);
         if self.schedules && fires > self.clock.now() {
             orders.push(("Nats-Schedule", format!("@at {fires}")));
+            // The target is this consumer's part of the same stream: on the original subject every consumer would hear
+            // it.
             orders.push(("Nats-Schedule-Target", subject));
             // A subject has one schedule, so each record has a subject of its own.
             subject = format!("{prefix}-at.{consumer}.{place}");

@@ -149,6 +149,7 @@ impl NatsSettle {
         let request = Request::new().payload(word).timeout(Some(patience));
         match self.server.client.send_request(self.reply.clone(), request).await {
             Ok(_) => Ok(()),
+            // Between two leaders nobody responds either, so that it is not known whether the delivery is lost.
             Err(error) if error.kind() == RequestErrorKind::NoResponders => {
                 let text = "the server does not know the consumer, or not yet";
                 let error = TransportError::new(TransportErrorKind::Unavailable, operation);
@@ -227,13 +228,18 @@ impl Settle for NatsSettle {
             | Disposition::Duplicate
             | Disposition::Dead(_)
             | Disposition::DelayedRetry { .. } => {
+                // The record goes before its parts: a process that dies in between leaves parts that nobody names, and
+                // not a record that can never be read whole.
                 self.acknowledge().await?;
+                // This follows the confirmation: what is not settled and held by nobody is found again, and comes once
+                // more (G1).
                 if let Some(held) = &self.held {
                     held.settled();
                 }
                 self.remove_aside().await;
                 Ok(())
             }
+            // It is refused rather than acknowledged on a guess: the message comes again.
             unknown => Err(unknown.unsupported()),
         }
     }
@@ -242,12 +248,14 @@ impl Settle for NatsSettle {
         let is_success = matches!(disposition, Disposition::Succeeded | Disposition::Duplicate);
         let is_plain = self.posts && self.held.is_none();
         let confirms = self.server.confirms.load(Ordering::Acquire);
+        // What ends with a letter or a retry record is always confirmed.
         let may = is_success && is_plain && !confirms && self.server.trust.suffices();
         (may && self.server.acks.post(&self.reply)).then_some(Ok(()))
     }
 
     async fn extend(&mut self) -> Result<(), TransportError> {
         let progress = || async {
+            // The lease is counted from before the word is said: it begins no earlier at the server.
             let begun = Instant::now();
             self.say("extend a lease", PROGRESS, WORD.min(self.lease)).await?;
             Ok(begun)

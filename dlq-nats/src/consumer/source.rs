@@ -113,8 +113,12 @@ impl Source for NatsSource {
             let Some(main) = main else { return pending().await };
             let Some(fetched) = main.next().await? else { return Ok(None) };
             let (server, reply) = (Arc::clone(server), fetched.reply.clone());
+            // The settlement has to know a message that no client can read: given back, the server would hand it to a
+            // client.
             let held = fetched.unreadable.as_ref().map(|unreadable| unreadable.held.clone());
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(main.lease());
+            // Only messages of this consumer are posted: `Acks::flush` relies on the order in which the server takes the
+            // acknowledgements of one consumer, and no letter or retry record depends on one that was only posted.
             let settle = settle.with_held(held).posting();
             Ok(Some((reading.main(fetched), settle)))
         };
@@ -124,6 +128,7 @@ impl Source for NatsSource {
                 None => pending().await,
             }
         };
+        // Whichever future is dropped loses nothing: what was fetched stays with its puller until it is yielded.
         if main_first {
             tokio::select! { biased; next = message => next, next = record => next }
         } else {
@@ -132,6 +137,7 @@ impl Source for NatsSource {
     }
 
     fn keep_alive_interval(&self) -> Option<Duration> {
+        // The shorter lease decides, since one call keeps the leases of both.
         let main = self.main.as_ref().map(Puller::keep_alive_interval);
         main.into_iter().chain(self.retries.as_ref().map(Records::keep_alive_interval)).min()
     }
@@ -148,6 +154,7 @@ impl Source for NatsSource {
     /// Gives back what was fetched, and waits until the server has worked through the acknowledgements that nobody awaited,
     /// for 5 seconds at most.
     async fn close(&mut self) {
+        // This comes first, so that whatever is settled later is confirmed: nobody flushes a second time.
         self.server.close().await;
         if let Some(main) = &mut self.main {
             main.close().await;
@@ -177,6 +184,7 @@ impl Reading {
             return self.message(&message.subject, wire::read(&headers), message.payload, place);
         };
         let text = wire::unreadable(&unreadable.headers);
+        // The failure is permanent, since a stored message never changes: no other delivery could be read either.
         let failure =
             Failure::new(ErrorClass::Permanent, Cause::Malformed, "unreadable header", &text);
         let read = self.message(&message.subject, unreadable.headers, message.payload, place);
@@ -200,6 +208,7 @@ impl Reading {
         let mut key = None;
         if let Some(name) = &self.key_header {
             key = headers.get(name).map(Bytes::copy_from_slice);
+            // A replay to the origin writes this header from the key: the message would have it twice otherwise.
             headers.remove(name);
         }
         let mut message = Message::new(subject, payload).with_published_at(place.published);

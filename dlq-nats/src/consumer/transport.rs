@@ -267,6 +267,7 @@ impl NatsTransport {
         if let Some(stream) = self.retries() {
             let of = Of::Own(Box::new(stream.config()));
             let mut retries = Durable::new(of, token(name), self.lease);
+            // All consumers share the stream, and each reads its own part only.
             retries.filters = vec![format!("{}.{}.>", stream.prefix, token(name))];
             durables.push(retries);
         }
@@ -300,6 +301,7 @@ impl NatsTransport {
         let stream = self.retries();
         let opened = async {
             let mut needs = Vec::new();
+            // The user's stream comes first, so that nothing of ours is created where it is missing.
             for mut durable in self.durables(name) {
                 durable.ensure(&context).await?;
                 needs.extend(durable.needs(client.api()));
@@ -308,6 +310,8 @@ impl NatsTransport {
             // What stands aside of a record is read from there.
             let aside = stream.as_ref().zip(client.api());
             needs.extend(aside.map(|(stream, api)| vec![read_from(api, &stream.name)]));
+            // A server drops acknowledgements without the right to them in silence, so that rights are looked at once, at
+            // the start.
             permissions::require_each(&context.client(), needs).await
         };
         opened.await.map_err(|error| error.for_transport(OPENING))?;
@@ -326,6 +330,7 @@ impl NatsTransport {
         let mut pullers = pullers.into_iter();
         let main = pullers.next();
         let retries = pullers.next().zip(stream).map(|(puller, stream)| {
+            // Only records under a schedule can be overdue: what is handed out waits with its consumer.
             let [_, waiting, _] = stream.queue(name);
             puller.with_overdue(Overdue::new(stream.config(), waiting, self.clock.clone()))
         });
@@ -353,6 +358,8 @@ impl NatsTransport {
             permissions::require(&context.client(), &stream.queue(name)).await.map(|()| info)
         };
         let info = opened.await.map_err(|error| error.for_store(OPENING))?;
+        // The server's echo decides: before 2.12 it takes the setting and ignores it, and would store records that never
+        // come.
         let schedules = stream.schedules(&info);
         let home = StreamDomain::new(context, &stream.name);
         Ok(NatsRetryQueue::new(home, stream, name, schedules, self.clock.clone()))

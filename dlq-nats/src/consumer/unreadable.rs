@@ -167,6 +167,7 @@ impl UnreadableSearch {
     /// Returns true if messages can be asked for: what is out was looked at, and nothing that was found waits to be handed out
     /// again.
     pub(crate) fn is_clear(&mut self, lease: Duration) -> bool {
+        // The time is bounded, so that a server which never answers the look keeps nobody from working.
         let looks = self.beginning.is_some_and(|began| began.elapsed() < lease.max(PATIENCE));
         let waits = |(_, found, held): &(u64, Option<Instant>, Held)| {
             let is_early = found.is_some_and(|found| found.elapsed() < UNWRITTEN);
@@ -201,6 +202,7 @@ impl UnreadableSearch {
     /// Returns what was found since, other than what somebody has in flight or has settled. Notes how far the consumer is.
     pub(crate) fn found(&mut self, durable: &mut Durable) -> Vec<(Kept, Held)> {
         let Some(looked) = self.looking.try_join_next() else { return Vec::new() };
+        // A failed look ends the beginning, too: a user who may not read single messages is not kept from all the others.
         let begins = self.beginning.take().map(|_| Instant::now());
         let Ok(Some(seen)) = looked else { return Vec::new() };
         if seen.handed < self.handed {
@@ -209,6 +211,7 @@ impl UnreadableSearch {
         }
         (self.handed, self.read) = (seen.handed, seen.read);
         if let Some(floor) = seen.floor {
+            // What stands at or below the floor is settled, by whomever.
             self.held.retain(|(sequence, ..)| *sequence > floor);
             durable.stood(floor);
         }
@@ -257,6 +260,7 @@ async fn look(context: &Context, durable: &Durable, scope: Scope) -> Result<Seen
     let handed = info.as_ref().map_or(0, |info| info.delivered.stream_sequence);
     let floor = info.as_ref().map(|info| info.ack_floor.stream_sequence);
     let mut seen = Seen { floor, handed, read: vec![0; filters.len()], unreadable: Vec::new() };
+    // Nothing is out, so that nothing can have broken a connection.
     if info.is_none_or(|info| info.num_ack_pending == 0) {
         return Ok(seen);
     }
@@ -265,8 +269,11 @@ async fn look(context: &Context, durable: &Durable, scope: Scope) -> Result<Seen
         let (mut unreadable, read) = match &scope {
             Scope::All => (everything(context, durable, filter, floor + 1, handed).await?, handed),
             Scope::Old(before, read) => {
+                // Less is handed out than before only where the consumer was made anew: what was read is of the former
+                // one then.
                 let read = read.get(at).copied().filter(|_| handed >= *before);
                 let first = floor.max(read.unwrap_or(0)) + 1;
+                // What was handed out since is looked at next time: most of it is settled by then and costs no request.
                 let last = handed.min(*before);
                 some(context, durable, filter, first, last, MOST).await?
             }
@@ -292,6 +299,7 @@ async fn everything(
     let part = last.saturating_sub(first).div_ceil(PARTS).max(PART);
     let parts = (0..PARTS).map(|number| first + number * part).take_while(|first| *first <= last);
     let looks = parts.map(|first| async move {
+        // The parts do not overlap, so that a message is found once.
         let last = last.min(first + part - 1);
         some(context, durable, filter, first, last, usize::MAX).await.map(|(found, _)| found)
     });

@@ -111,6 +111,7 @@ impl Dispatch {
     ) -> Result<(), Unsent> {
         let (letter, clock) = (parcel.letter, SystemClock::shared());
         let (home, stream) = (self.home.clone(), stream.clone());
+        // The queue needs no schedules, since what is sent back is due at once.
         let queue = NatsRetryQueue::new(home, stream, consumer, false, clock);
         let ours = of_replay_to_handler(letter, &parcel.replay);
         let sent = queue.give_back(letter, id_of(&parcel.once), ours).await;
@@ -148,6 +149,7 @@ impl Dispatch {
             let name = name.ok_or_else(|| refused(format!("it has a key, and {NO_HEADER}")))?;
             headers.to_mut().append(name.clone(), key.clone());
         }
+        // Without these headers it would be another message than the one that died (G8).
         if let Some(names) = wire::uncarried(&headers) {
             return Err(refused(format!(
                 "NATS cannot carry {names}: a name has white space, a colon or bytes that are not ASCII, or a value is \
@@ -156,6 +158,7 @@ impl Dispatch {
             )));
         }
         let mut lines = wire::pack_ours(&headers, &ours);
+        // What has arrived is looked for in this stream, so that no other one may take it.
         lines.push(header::NATS_EXPECTED_STREAM.as_ref(), stream);
         lines.push(header::NATS_MESSAGE_ID.as_ref(), &id_of(once));
         Ok(Publication {
@@ -174,10 +177,13 @@ impl Dispatch {
             PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
                 Unsent::Server(unwritable(REPLAYING, error))
             }
+            // Nobody answers for a stream without a leader either; only its configuration tells whether it takes the
+            // subject.
             PublishErrorKind::StreamNotFound if self.may_keep(stream, subject).await => {
                 let text = format!("nobody takes `{subject}` now: stream `{stream}` has no leader");
                 Unsent::Later(unavailable(text, error))
             }
+            // This comes before `passes`: a full stream answers with 503, too, and does not take the same soon.
             _ if is_full(&error) => Unsent::Full(refusal(error)),
             _ if passes(&error) => Unsent::Later(unavailable(told(&error), error)),
             _ => Unsent::Letter(refusal(error)),

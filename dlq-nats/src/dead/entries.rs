@@ -71,6 +71,7 @@ impl ReadEntries {
     /// Takes messages until there are `limit`, or none that has come already. The first is waited for.
     async fn take(&mut self, limit: usize) -> Result<(), StoreError> {
         while !self.has_ended && self.taken.len() + self.read.len() < limit {
+            // A reading with an end is told when there is no more; one for ever would wait with what it has.
             let waits = !self.for_ever || (self.taken.is_empty() && self.read.is_empty());
             let next = if waits {
                 self.messages.try_next().await?
@@ -81,6 +82,7 @@ impl ReadEntries {
                 }
             };
             match next {
+                // A reading that begins at a time may be handed sequences before those that its range wants.
                 Some(next) if next.1.sequence >= self.from => self.taken.push_back(next),
                 Some(_) => {}
                 None => self.has_ended = true,

@@ -85,9 +85,14 @@ impl Follow {
         let missed = there.map_or(0, |(info, _)| gone(info, first));
         let mut durable = Durable::new(Of::Stream(stream.name.clone()), consumer.clone(), lease);
         durable.filters = vec![format!("{}.>", stream.prefix)];
+        // The mark is created with the consumer in one step, so that no letter goes into a store before it is there (G6).
         durable.metadata = [(STORE.to_owned(), store.to_owned())].into();
+        // Nothing is read yet: the ledger is read after the mark is there, so that a replay and this follower see each
+        // other.
         let sent = SentBack::of(letters);
         let opened = async {
+            // Of two that create it at once for different stores, the slower one is refused for the metadata that it
+            // finds.
             durable.ensure(context).await?;
             let mut needed = durable.needs(*api);
             let read = |api: &str| {
@@ -195,6 +200,7 @@ impl Follow {
 
 impl Entries for Follow {
     async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        // What a dropped future has left is yielded first, and nothing more is waited for then.
         if self.taken.is_empty() && self.read.is_empty() {
             let Some(first) = self.fetch().await? else { return Ok(Vec::new()) };
             self.taken.push_back(first);
@@ -241,6 +247,8 @@ impl Entries for Follow {
 
     async fn confirm(&mut self) -> Result<(), StoreError> {
         const CONFIRMING: &str = "confirm dead letters";
+        // The replies are gone from here after an error, too: their letters come again, which changes nothing in a store
+        // (G2).
         let (client, replies) =
             (self.letters.context.client(), std::mem::take(&mut self.unconfirmed));
         let sending = async {
@@ -248,6 +256,7 @@ impl Entries for Follow {
                 let sent = client.publish(reply, ACK).await;
                 sent.map_err(|error| unwritable(CONFIRMING, error))?;
             }
+            // The server answers no acknowledgement here. One that it does not hear has its letter come again, too.
             client.flush().await.map_err(|error| unwritable(CONFIRMING, error))
         };
         // Without a connection the client would wait for one without end.
@@ -273,6 +282,7 @@ type Marked = (consumer::Info, Option<String>);
 /// Returns the number of sequences between the last that a consumer has confirmed and the first that its stream still has.
 fn gone(info: &consumer::Info, first: u64) -> u64 {
     match info.ack_floor.stream_sequence {
+        // It has confirmed nothing, so that nobody knows from where on it should have read.
         0 => 0,
         confirmed => first.saturating_sub(confirmed + 1),
     }

@@ -97,6 +97,7 @@ impl<T: 'static> Handout<T> {
             } else {
                 match timeout(MOMENT, self.requests.next()).await {
                     Ok(Some(came)) => Some(came),
+                    // Later messages are here and an earlier one is not: it was handed out to a connection that is gone.
                     Ok(None) | Err(_) => return Ok(Next::Lost),
                 }
             };

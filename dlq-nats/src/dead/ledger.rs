@@ -79,6 +79,7 @@ struct Sent {
 
 impl Record {
     fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        // One operation marks many deaths of a chunk alike, so that the mark is written once for all of them.
         let mut groups: BTreeMap<Mark, Vec<String>> = BTreeMap::new();
         for (death, mark) in &self.marks {
             groups.entry(*mark).or_default().push(death.to_string());
@@ -88,6 +89,7 @@ impl Record {
     }
 
     fn from_json(json: &[u8]) -> Option<Self> {
+        // A record that was removed by hand leaves a marker without a value.
         if json.is_empty() {
             return Some(Self::default());
         }
@@ -194,6 +196,8 @@ pub(super) async fn read(context: &Context, bucket: &str) -> Result<Said, StoreE
     while let Some((message, place)) = records.try_next().await? {
         let key = message.subject.as_str().trim_start_matches(&prefix);
         let record = Record::from_json(&message.payload).ok_or_else(|| unreadable(key))?;
+        // A death is in one record only, unless its copies stand in several chunks: any of their marks says that it was
+        // sent.
         said.marks.extend(record.marks.iter().map(|(death, mark)| (*death, *mark)));
         if record.claim.is_some()
             && let Ok(chunk) = key.parse::<u64>()

@@ -34,6 +34,7 @@ impl NatsLetters {
         filter: &Filter,
         before: Option<Arc<Picture>>,
     ) -> Result<Arc<Picture>, StoreError> {
+        // The state is noted before the letters are read: what comes or goes meanwhile makes the next picture differ.
         let seen = Seen::of(&self.info().await?);
         let ledger = find(&self.context, &buckets::stream_of(&self.ledger)).await;
         let marked = ledger.map_err(|error| error.for_store(READING))?.as_ref().map(Seen::of);

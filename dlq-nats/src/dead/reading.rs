@@ -36,6 +36,7 @@ impl NatsLetters {
         let read = stream::try_unfold(begin, |(context, mut scan, mut rows, mut passed)| async {
             while rows.peek().is_some() {
                 let Some((message, place)) = scan.try_next().await? else { break };
+                // The scan is past them, so that these letters have gone from the stream.
                 while rows.next_if(|row| row.place < place.sequence).is_some() {}
                 let Some(row) = rows.next_if(|row| row.place == place.sequence) else {
                     continue;

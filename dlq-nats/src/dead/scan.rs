@@ -74,6 +74,7 @@ impl Scan {
             if next.is_err() {
                 reader.forget();
             }
+            // A reading that ends must not look complete after an error: nothing follows that.
             let goes_on = follow || next.is_ok();
             Some((next, goes_on.then_some(reader)))
         })
@@ -135,6 +136,7 @@ impl Reader {
                     self.look().await?;
                 }
             }
+            // A consumer that the server may have removed as idle is not asked, since nobody would answer for it.
             if self.consumer.is_none() || self.asked.elapsed() > IDLE / 2 {
                 self.open().await?;
             }
@@ -169,6 +171,7 @@ impl Reader {
         };
         let left = self.scan.to.map_or(u64::MAX, |to| to.saturating_sub(begun));
         let left = usize::try_from(left).unwrap_or(usize::MAX).saturating_sub(self.handout.due);
+        // Each request has room for the largest message, or the server would end it without one.
         let one = self.context.client().max_payload().saturating_add(SUBJECTS);
         let bytes = if self.scan.to.is_some() { OF_SEVERAL } else { BYTES };
         (left.min(MESSAGES), bytes.max(one))
@@ -186,6 +189,7 @@ impl Reader {
             headers_only: self.scan.headers_only,
             inactive_threshold: IDLE,
             description: Some(SCANS.to_owned()),
+            // One server and memory are enough: a consumer that is lost is made again, from where the reading stands.
             memory_storage: true,
             num_replicas: 1,
             ..Config::default()
@@ -250,6 +254,7 @@ impl Reader {
         let subject = if subject.is_empty() { ">" } else { subject };
         let last = leader::get(&self.context, operation, stream, Which::Last(subject)).await?;
         let Some(last) = last.filter(|last| self.wants(last)) else { return Ok(false) };
+        // The end is fixed when it is first looked for: a stream that grows would have none otherwise.
         if self.read >= *self.end.get_or_insert(last.sequence) {
             return Ok(false);
         }
@@ -287,6 +292,7 @@ impl Reader {
         let info = consumer.info().await;
         let info = info.map_err(|error| unwritable(self.scan.operation, error))?;
         self.left = info.num_pending;
+        // The server has handed out more than has come, or has made the consumer anew.
         if info.delivered.consumer_sequence != self.handout.last {
             self.lost();
         }

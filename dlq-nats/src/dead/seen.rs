@@ -11,6 +11,7 @@ pub(crate) struct Seen {
 impl Seen {
     pub(super) fn of(info: &Info) -> Self {
         let created = info.created.to_string();
+        // A message that is removed from between others changes nothing but their number.
         Self { created, last: info.state.last_sequence, messages: info.state.messages }
     }
 }

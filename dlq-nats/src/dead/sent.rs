@@ -71,6 +71,7 @@ impl SentBack {
 
     async fn look(&mut self) -> Result<(), StoreError> {
         let NatsLetters { context, ledger: bucket, .. } = &self.letters;
+        // The ledger is read again only when its stream has changed, since this runs before each batch of letters.
         let ledger = find(context, &stream_of(bucket)).await;
         let ledger = ledger.map_err(|error| error.for_store(READING))?;
         let seen = ledger.as_ref().map(Seen::of);
@@ -102,6 +103,7 @@ impl SentBack {
             if self.settled.get(&chunk).is_some_and(|(revision, _)| *revision == entry.revision) {
                 continue;
             }
+            // The replay may live: it marks what it has sent, or its lease ends.
             if !self.watch.is_over(chunk, claim, entry) {
                 return Ok(Some(claim.clone()));
             }
@@ -121,6 +123,8 @@ impl SentBack {
         let client = context.client();
         for name in claim.streams.keys() {
             let Some(api) = api else { continue };
+            // Without the right nobody answers, which looks like an outage that does not end. So the right is looked at
+            // before.
             let info = format!("{api}.STREAM.INFO.{name}");
             let mut lacks = permissions::require(&client, [&info]).await.err();
             if lacks.is_none()
@@ -146,6 +150,7 @@ impl SentBack {
         match found.map(|found| (found.marks.get(&letter.death()), found.doubtful)) {
             Some((Some(mark), _)) => say(mark, letter),
             Some((None, false)) => {}
+            // Whether it was sent back is not known: sent from the store as well it might arrive twice (G6).
             _ => quarantine_unclear(letter, unfinished(&self.letters.ledger, chunk)),
         }
     }

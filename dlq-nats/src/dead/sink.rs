@@ -59,6 +59,7 @@ impl NatsSink {
         let config = stream.config();
         let opened = async {
             streams::ensure(&context, &config).await?;
+            // A user may be allowed to write the letters of some subjects only, and is not refused for the others.
             permissions::require_some(&context.client(), &config.subjects).await
         };
         opened.await.map_err(|error| error.for_store("open the stream of dead letters"))?;
@@ -165,15 +166,21 @@ impl Sink for NatsSink {
         for (letter, heard) in letters.iter().zip(heard) {
             let duplicate = match (heard, &why) {
                 (Heard::Kept { duplicate }, _) => Ok(duplicate),
+                // A single letter can be written in parts, to a stream that is made again, and the server says why it
+                // refuses.
                 (Heard::Refused, None) => self.bury(letter).await,
+                // The server takes nothing now: each of the rest would wait for its own time limit to hear the same.
                 (Heard::Refused, Some(why)) => {
                     Err(StoreError::new(StoreErrorKind::Unavailable, WRITE).with_detail(&**why))
                 }
+                // It may have arrived. Nothing is acknowledged, and a second write under the same id is the same letter
+                // (G1, G2).
                 (Heard::Nothing | Heard::Elsewhere | Heard::Unsent, _) => {
                     let subject = self.describe(letter).subject;
                     Err(unheard(&self.home, &self.config, WRITE, &subject))
                 }
             };
+            // A refusal concerns its own letter; only a transient error says that the server takes nothing now.
             if let Err(error) = &duplicate
                 && error.is_transient()
             {

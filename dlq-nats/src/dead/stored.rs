@@ -176,16 +176,19 @@ pub(super) async fn payload(
 
 /// True of a message of which parts stand aside.
 fn stands_aside(headers: &HeaderMap) -> bool {
+    // JSON begins with a brace, a list of sequences does not.
     headers.get_last(REST).is_some_and(|rest| !rest.as_str().starts_with('{'))
 }
 
 fn outline_of(read: wire::Unpacked, headers: &HeaderMap, published: Timestamp) -> Option<Outline> {
     let wire::Unpacked { message, decoded, rest } = read;
+    // Headers and rest name the same letter where a sink wrote them; somebody has changed one of them here.
     if decoded.letter != Some(rest.death.letter) {
         return None;
     }
     // The server's own stands last.
     let size = || headers.get_last(SIZE).and_then(|size| size.as_str().parse().ok()).unwrap_or(0);
+    // The message has no payload where the letter has none, which differs from an empty one.
     let payload_size = message.payload().map(|_| size());
     let (binding, message) = (decoded.binding?, message.with_payload(None));
     let letter = rest.facts?.into_claimed(decoded, message, rest.origin, published)?;

@@ -20,10 +20,12 @@ impl Watch {
         let now = Instant::now();
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (revision, since) = seen.entry(chunk).or_insert((entry.revision, now));
+        // The claim was renewed, or is another one: its lease begins anew.
         if *revision != entry.revision {
             (*revision, *since) = (entry.revision, now);
         }
         let age = SystemClock.now().since(entry.written);
+        // The steady clock of whoever waits decides, unless the claim is older than any difference of clocks explains.
         since.elapsed() >= claim.lease() || age > claim.lease() + SKEW
     }
 }

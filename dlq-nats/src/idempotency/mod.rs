@@ -133,11 +133,13 @@ impl NatsIdempotency {
         let key = name(&token.consumer, &token.key);
         for turn in 0..TRIES {
             let Some(seen) = self.see(&key, doing).await? else { return Ok(false) };
+            // Somebody else has claimed the key since: a late word of the former owner changes nothing.
             let Some(record) = seen.record.filter(|_| seen.fence == token.fence) else {
                 return Ok(false);
             };
             let changed = match change(&record) {
                 Change::Is(so) => return Ok(so),
+                // Each write has a revision of its own, so that the entry carries the fence of its claim from here on.
                 Change::To(changed) => Record { fence: Some(token.fence), ..changed },
             };
             if self.write(&key, &changed, seen.revision, doing).await?.is_some() {
@@ -172,6 +174,7 @@ impl Idempotency for NatsIdempotency {
     ) -> Result<IdempotencyClaim, StoreError> {
         const CLAIMING: &str = "claim a key";
         let entry = name(&consumer, &key);
+        // The first try reads nothing: a key that is new costs one write.
         let mut seen: Option<Seen> = None;
         for turn in 0..TRIES {
             let (mut attempts, mut crashes) = (0, 0);
@@ -188,12 +191,15 @@ impl Idempotency for NatsIdempotency {
                         return Ok(IdempotencyClaim::InFlight { remaining: until.since(now) });
                     }
                     Phase::Done if until > now => return Ok(IdempotencyClaim::Done { at: *at }),
+                    // The lease has ended without a word: whoever held the key has died (G3).
                     Phase::Held => crashes = crashes.saturating_add(1),
+                    // It was kept for long enough: from here on it is a key like one that nobody has seen.
                     Phase::Done => (attempts, crashes) = (0, 0),
                     Phase::Free => {}
                 }
             }
             let revision = seen.as_ref().map_or(0, |seen| seen.revision);
+            // The fence is the revision of this write, which only its confirmation tells.
             let held = Record { phase: Phase::Held, span: lease, attempts, crashes, fence: None };
             if let Some(fence) = self.write(&entry, &held, revision, CLAIMING).await? {
                 let token = IdempotencyToken { consumer, key, fence };
@@ -225,6 +231,7 @@ impl Idempotency for NatsIdempotency {
         }
         let complete = |record: &Record| match record.phase {
             Phase::Held => Change::To(Record { phase: Phase::Done, span: keep, ..record.clone() }),
+            // It was completed before, as where the answer was lost.
             Phase::Done => Change::Is(true),
             Phase::Free => Change::Is(false),
         };
@@ -239,6 +246,7 @@ impl Idempotency for NatsIdempotency {
                 let (phase, span) = (Phase::Free, Duration::ZERO);
                 Record { phase, span, attempts, crashes, ..record.clone() }
             }),
+            // It was released before, as where the answer was lost.
             Phase::Free => Change::Is(true),
             Phase::Done => Change::Is(false),
         };
@@ -328,6 +336,7 @@ fn seen(entry: &StreamMessage, doing: &'static str) -> Result<Seen, StoreError> 
 /// The name of the entry of a key: the consumer, as far as it is readable, and a hash of both.
 fn name(consumer: &str, key: &[u8]) -> String {
     let mut hash = blake3::Hasher::new();
+    // The length tells where the consumer ends and the key begins.
     hash.update(&(consumer.len() as u64).to_le_bytes());
     hash.update(consumer.as_bytes());
     hash.update(key);

@@ -111,6 +111,7 @@ impl NatsOutbox {
     /// [consumer's](crate::NatsTransport::binding_key). Defaults to none.
     pub fn binding_key(mut self, key: BindingKey) -> Self {
         self.key = Some(key);
+        // The map is a new one: clones share the former, and what that keeps has the former key.
         self.dispatches = Arc::default();
         self
     }
@@ -242,6 +243,7 @@ impl Outbox for NatsOutbox {
 
     async fn settle(
         &self,
+        // The server knows repeats by the id of the letter, whoever has sent it.
         _: String,
         since: Timestamp,
         batch: Vec<Outgoing>,

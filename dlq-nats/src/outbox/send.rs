@@ -68,6 +68,7 @@ impl NatsOutbox {
                 sent[number] = Some(answer);
             }
         }
+        // Every letter has an answer by now. One without would be looked for before it is sent again.
         let missing = || Sent::Unknown(unavailable("the letter was passed over".to_owned()));
         Ok(sent.into_iter().map(|sent| sent.unwrap_or_else(missing)).collect())
     }
@@ -96,6 +97,7 @@ impl NatsOutbox {
         for &(number, one) in letters {
             let subject = &*one.to.subject;
             let hears = |all: &Vec<Hears>| all.iter().any(|one| one.hears(subject));
+            // A retry record may be in parts, so that it is not one of many messages that go together.
             if one.to.consumer.is_some() {
                 alone.push(self.give_back(&dispatch, (number, one), name, until));
             } else if !wanted.as_ref().is_none_or(hears) {
@@ -180,6 +182,7 @@ impl NatsOutbox {
                 Heard::Nothing | Heard::Elsewhere => {
                     answers.push((number, Sent::Unknown(dispatch.unheard(&parcel.subject))));
                 }
+                // A letter that is sent by itself is refused again, and the server says why.
                 Heard::Refused => alone.push(self.send_alone(dispatch, number, parcel, until)),
             }
         }

@@ -35,6 +35,7 @@ impl NatsOutbox {
         for one in batch {
             match &keepers[&one.to] {
                 Ok(stream) => drop(wanted.entry(stream).or_default().insert(one.once)),
+                // Where nobody keeps the subject there is nothing to read; these letters are unclear below.
                 Err(NoKeeper::None(_)) => {}
                 Err(NoKeeper::Unknown(why)) => {
                     let error = StoreError::new(StoreErrorKind::Unavailable, REPLAYING);
@@ -88,6 +89,7 @@ impl NatsOutbox {
         } else {
             self.look_back(&info, &mut take).await?;
         }
+        // The stream is looked at after the reading, so that what was removed while it went on counts, too.
         // Once all were found, it does not matter what was removed.
         let lost = match lookup().await? {
             _ if found.len() == wanted.len() => None,
@@ -154,11 +156,13 @@ fn removed(info: &Info, since: Timestamp) -> Option<String> {
     if timestamp(info.created) > since {
         return Some("was created since".to_owned());
     }
+    // What was removed from between may have been the letter.
     if state.deleted_count.unwrap_or(0) > 0 {
         return Some("has lost messages from between others".to_owned());
     }
     let is_begun =
         state.first_sequence <= 1 || timestamp(state.first_timestamp) <= since.before(SKEW);
+    // An empty stream has no first message whose time says anything.
     let is_empty = state.messages == 0 && state.last_sequence > 0;
     (!is_begun || is_empty).then(|| "has lost messages of that time".to_owned())
 }

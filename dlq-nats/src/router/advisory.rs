@@ -54,6 +54,7 @@ impl Advisory {
         timestamp: Timestamp,
     ) -> Self {
         let (stream, consumer) = (stream.to_owned(), consumer.to_owned());
+        // In a stream that drops what is settled, only what reached its limit of deliveries is left.
         let kind = "max_deliver".to_owned();
         let (reason, domain, is_left) = (None, None, true);
         Self { kind, timestamp, stream, consumer, sequence, deliveries, reason, domain, is_left }
@@ -63,6 +64,8 @@ impl Advisory {
         match self.kind.rsplit('.').next()? {
             "max_deliver" => Some(Kind::Exhausted),
             "terminated" => Some(match self.reason.as_deref() {
+                // The server's words are all that tells a removal from a refusal. nats-server 2.9 has none, and it counts
+                // as a refusal.
                 Some("Unacknowledged message was deleted" | "Message deleted by stream limits") => {
                     Kind::Removed
                 }

@@ -67,6 +67,7 @@ impl EventRouter {
         let Self { client, ears, shared, puller, every } = self;
         let mut parts = JoinSet::new();
         parts.spawn(ears::durable(Arc::clone(&shared), client.clone(), puller));
+        // The router's own connection listens as well, beside those to other servers.
         for client in ears.into_iter().chain([client]) {
             parts.spawn(ears::plain(Arc::clone(&shared), client));
         }
@@ -212,11 +213,13 @@ impl EventRouterBuilder {
         let Self { context, api, config, key, ears, store } = self;
         config.check()?;
         let watch = config.watch();
+        // The sink comes first: without a place for letters no advisory may be taken.
         let sink = NatsSink::open(&context, config.letters).await?;
         let of = Of::Own(Box::new(config.advisories.config()));
         let mut durable = Durable::new(of, watch.durable(), config.lease);
         let ready = async {
             if durable.name != DURABLE {
+                // The start counts only where the consumer is created; one that is there goes on where it stood.
                 durable.start = start(&context, &durable).await?;
             }
             durable.ensure(&context).await?;

@@ -62,6 +62,7 @@ impl Domain {
             StoreError::new(StoreErrorKind::Unavailable, OPERATION).with_detail(text)
         })?;
         let mut known = self.known();
+        // The former ones stay: what was said in them may still wait in the stream of advisories.
         if known.ours.insert(now.clone()) {
             tracing::warn!(domain = ?now, "the server has another JetStream domain than before");
         }

@@ -45,6 +45,8 @@ pub(super) async fn durable(shared: Arc<RouterState>, client: Client, mut puller
         let fetched = match fetched {
             Ok(Some(fetched)) => fetched,
             Ok(None) => break,
+            // The client has ended: nothing that it does comes back, so that this part of the router ends, and with it
+            // the router.
             Err(error) if error.kind() == TransportErrorKind::Closed => {
                 tracing::error!(%error, "the stream of advisories is not read any more");
                 break;
@@ -60,6 +62,7 @@ pub(super) async fn durable(shared: Arc<RouterState>, client: Client, mut puller
         tasks.spawn(async move {
             let Fetched { message, reply, .. } = fetched;
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(lease);
+            // Half of the lease is left to give the advisory back, before it comes again by itself.
             let after = match heard(&shared, &message.payload, true, lease / 2).await {
                 Ok(Routed::NotYet(after)) => Disposition::Deferred { after },
                 Ok(_) => Disposition::Succeeded,
@@ -74,6 +77,7 @@ pub(super) async fn durable(shared: Arc<RouterState>, client: Client, mut puller
     while let Some(ended) = tasks.join_next().await {
         tell(&shared.counts, ended);
     }
+    // This follows what is in flight: an advisory that was only fetched goes back for another router.
     puller.close().await;
 }
 
@@ -106,6 +110,7 @@ pub(super) async fn plain(shared: Arc<RouterState>, client: Client) {
                     let waits = !shared.stop.is_cancelled();
                     let heard = heard(&shared, &payload, waits, PATIENCE).await;
                     let Ok(Routed::NotYet(after)) = heard else { return };
+                    // While it waits for a death to be old enough it takes no room from others.
                     drop(permit.take());
                     let _ = shared.stop.run_until_cancelled(sleep(after)).await;
                     permit = Arc::clone(&room).acquire_owned().await.ok();
@@ -157,6 +162,7 @@ async fn heard(
             advisory = %String::from_utf8_lossy(payload.get(..500).unwrap_or(payload)),
             "an advisory is not understood; it is passed over"
         );
+        // Whoever may publish to the subject can have written it; to hand it out again would not help.
         return Ok(Routed::Nothing);
     };
     shared.route(&advisory, waits, patience).await.map_err(|error| {

@@ -48,6 +48,7 @@ pub(super) fn letter_of(delivery: &Delivery, advisory: &Advisory, has_payload: b
     let consumer = &advisory.calls_itself();
     let death = delivery.death(consumer);
     let mut history = History::new();
+    // Only a consumer that refused the message has said that it failed; what was handed out often may never have run.
     if kind == Kind::Terminated {
         let text = advisory.reason.as_deref().unwrap_or("the consumer gave no reason");
         let failure = Failure::new(kind.class(), Cause::Error, kind.as_str(), text);

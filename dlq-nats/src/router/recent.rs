@@ -19,6 +19,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
     }
 
     pub(super) fn insert(&mut self, thing: K, what: V) {
+        // A known key keeps its place in the order, so that each stands there once.
         if self.known.insert(thing.clone(), what).is_some() {
             return;
         }

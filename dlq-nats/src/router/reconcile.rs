@@ -123,6 +123,7 @@ impl Reconciler {
             if stream.state.messages > 0 && from < before.upto {
                 let upto = route(shared, consumer, from, before.upto).await?;
                 let has_rest = upto < before.upto;
+                // The mark follows the confirmed letters: a router that dies before this finds the messages again.
                 self.keep(&about, Mark { upto, ..before }).await?;
                 if has_rest {
                     return Ok(());
@@ -150,6 +151,7 @@ impl Reconciler {
             let none = Mark { created: created.to_owned(), upto: 0 };
             self.marks.insert(about.clone(), kept.unwrap_or(none));
         }
+        // A consumer that was made anew under its name begins anew.
         let mark = self.marks.get(about).filter(|mark| mark.created == created);
         Ok(mark.map_or(0, |mark| mark.upto))
     }
@@ -185,6 +187,7 @@ async fn route(
     let stream = &consumer.stream_name;
     for filter in filters(consumer) {
         let mut next = from + 1;
+        // One message more than is routed is read, so that it is known whether something is left.
         for _ in 0..=MOST {
             let first = Which::From(&filter, next);
             let first = leader::get(&shared.context, OPERATION, stream, first).await?;

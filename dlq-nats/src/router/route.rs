@@ -134,6 +134,7 @@ impl RouterState {
             self.counts.count(Event::Failed);
             let is_over = Instant::now() + pause > until;
             if is_over || self.stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                // The stream of advisories hands it out again; what a plain ear gives up, the durable one may still hear.
                 self.counts.count(Event::GivenUp);
                 return Err(error);
             }
@@ -169,6 +170,7 @@ impl RouterState {
 
     async fn turn(&self, about: &About) -> tokio::sync::MutexGuard<'_, ()> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(about);
+        // The number of locks is fixed: two deaths that share one wait for each other, and nothing else comes of it.
         let turn = usize::try_from(hash % self.turns.len() as u64).unwrap_or_default();
         self.turns[turn].lock().await
     }
@@ -184,6 +186,7 @@ impl RouterState {
             return Ok(Routed::Nothing);
         }
         let about = advisory.about();
+        // The ears hear the same words at once: whoever comes second finds the death among those that are known.
         let turn = self.turn(&about).await;
         let before = lock(&self.recent).get(&about).copied();
         if before.is_some_and(|before| before.told == advisory.timestamp) {
@@ -215,6 +218,7 @@ impl RouterState {
         if found.is_none() {
             let age = self.age(advisory).await?;
             let late = LATE.saturating_sub(age);
+            // Another router may have read the message in time: its letter, with the payload, is waited for.
             if waits && !late.is_zero() {
                 return Ok(Routed::NotYet(late));
             }
@@ -235,6 +239,7 @@ impl RouterState {
             }
         }
         let mut reading = self.reading.clone();
+        // A router writes for many consumers, so that the name is that of the advisory.
         reading.incoming.addressee = Addressee::new(Arc::from(advisory.calls_itself()));
         let has_payload = found.is_some();
         let delivery = delivery_of(&reading, advisory, found, published);
@@ -259,6 +264,7 @@ impl RouterState {
                 "a message has left its stream before it could be read: its letter has no payload"
             );
         }
+        // The death is known only once its letter is confirmed: what fails before is tried when it is heard again (G1).
         lock(&self.recent).insert(about, Death { told: advisory.timestamp, published });
         Ok(if is_new { Routed::New } else { Routed::Nothing })
     }

@@ -23,6 +23,7 @@ const REQUEST: &str = r#"{"batch":1,"max_bytes":1,"no_wait":true}"#;
 pub(super) async fn sweep(shared: Arc<RouterState>, every: Duration) {
     let stop = shared.stop.clone();
     let mut tick = interval(every);
+    // A sweep that takes long is not made up for by several at once.
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sweep = Sweep { reconciler: Reconciler::new(), limits: HashMap::new(), shared };
     loop {
@@ -65,6 +66,7 @@ impl Sweep {
                 tracing::warn!(stream = name, %error, "consumers could not be looked at");
             }
         }
+        // Consumers come and go, and the maps must not grow with all that there ever were.
         self.forget(|(of, _)| !streams.iter().any(|stream| stream.config.name == *of));
         Ok(())
     }
@@ -85,6 +87,8 @@ impl Sweep {
             if is_silent(consumer) {
                 let subject = format!("CONSUMER.MSG.NEXT.{name}.{}", consumer.name);
                 let request = Request::new().payload(REQUEST.into());
+                // Its answer goes to an inbox that nobody reads: what counts are the advisories that the request
+                // provokes.
                 shared.context.send_request(subject, request).await?;
                 shared.counts.count(Event::Poked);
             }
@@ -125,6 +129,8 @@ impl Sweep {
 
 /// Returns true if the consumer may hide deaths: messages are out, nobody is pulling, and it gives messages up.
 fn is_silent(info: &Info) -> bool {
+    // Where somebody pulls the server notices by itself, and each poke moves its redelivery queue on by one. A consumer
+    // with priority groups refuses a request that names none.
     info.config.deliver_subject.is_none()
         && info.config.max_deliver > 0
         && info.config.priority_groups.is_empty()

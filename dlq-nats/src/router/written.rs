@@ -62,6 +62,7 @@ impl Written {
         about: &Advisory,
     ) -> Result<bool, StoreError> {
         let (answer, mut heard) = oneshot::channel();
+        // The question is noted before the turn is waited for: whoever has it next reads the stream once for all of them.
         self.asked().push(Asked { about: about.clone(), answer });
         let _turn = self.turn.lock().await;
         // The answer of whoever had the turn before, if any.
@@ -109,6 +110,7 @@ async fn look(
 ) -> Result<Vec<bool>, StoreError> {
     let mut found = vec![false; about.len()];
     let Some(first) = about.iter().map(|about| about.timestamp).min() else { return Ok(found) };
+    // Letters of a death were written after it; the clocks of servers differ.
     let first = i128::from(first.before(SKEW).as_nanos());
     let start_time = datetime::from_nanos(first).map_err(|error| unwritable(OPERATION, error))?;
     let scan = Scan {

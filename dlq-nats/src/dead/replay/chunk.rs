@@ -85,6 +85,8 @@ impl<'a> Run<'a> {
                     continue;
                 }
                 let (context, from) = (&self.shipment.dispatch.context, &self.shipment.from);
+                // The former owner's lease has ended. What it has sent is marked in the same write that claims the chunk
+                // anew.
                 let found = reconcile(context, from, *index, claim, &entry).await?;
                 doubtful = found.doubtful;
                 record.marks.extend(found.marks);
@@ -101,9 +103,12 @@ impl<'a> Run<'a> {
                 }
                 break;
             }
+            // Where the streams stand is read before anything is sent: whoever comes after a crash reads on from there
+            // (G6).
             record.claim = mine(self.stands(rows).await?);
             let mut term = Term::begin(lease);
             let written = self.ledger.write(*index, &record, entry.revision).await?;
+            // Somebody else was faster: nothing was sent, and its record is looked at.
             let Some(mut revision) = written else { continue };
             // After the claim: an ingest that has not seen it has made its mark before.
             if let Err(error) = self.replay.letters.refuse_kept().await {
@@ -137,6 +142,8 @@ impl<'a> Run<'a> {
                 }
                 let goes_on = !rows.is_empty() && !self.cancel.is_cancelled();
                 let mut broken = broken;
+                // Where it is broken the old claim stays: messages may be on their way, and a successor has to look from
+                // where it stood.
                 if broken.is_none() {
                     // Everything that was sent is marked, so that from here on another look begins.
                     match if goes_on { self.stands(rows).await.map(&mine) } else { Ok(None) } {
@@ -146,6 +153,7 @@ impl<'a> Run<'a> {
                     }
                 }
                 term = Term::begin(lease);
+                // What was confirmed is marked before an error is told, so that nobody has to look for it.
                 let written = self.ledger.write(*index, &record, revision).await;
                 if let Some(error) = broken {
                     return Err(error);
@@ -176,6 +184,7 @@ impl<'a> Run<'a> {
         };
         let mut open: HashMap<u64, &Row> = rows.iter().map(|row| (row.place, *row)).collect();
         let letters = self.replay.letters.whole(rows);
+        // When the term is over nothing more is begun, and what is on its way is still awaited.
         let sending = letters
             .then(|read| self.admit(read))
             .take_until(stopped)
@@ -211,6 +220,7 @@ impl<'a> Run<'a> {
         rows.retain(|row| open.contains_key(&row.place));
         let is_well = matches!(ended, Ended::Well) && !self.cancel.is_cancelled();
         if is_well && !is_late && !term.is_over() {
+            // All that the stream still has was come to, so that the rest has gone from it.
             for row in rows.drain(..) {
                 self.tell(row, ReplayOutcome::Skipped(Skipped::Gone));
             }
@@ -251,6 +261,7 @@ impl<'a> Run<'a> {
         for (one, heard) in admitted.into_iter().zip(heard) {
             let step = match heard {
                 Heard::Kept { .. } => Step::Done(ReplayOutcome::Sent),
+                // It may have arrived: the replay stops, and a successor looks for it once the lease has ended.
                 Heard::Nothing | Heard::Elsewhere => {
                     Step::Broken(self.shipment.unheard(&one.letter))
                 }
@@ -300,6 +311,7 @@ impl<'a> Run<'a> {
                     break Step::Done(ReplayOutcome::Failed(error));
                 }
                 Err(Unsent::Server(error)) => break Step::Broken(error),
+                // The server takes nothing for longer than an election takes: the replay stops, and can be run again.
                 Err(Unsent::Later(error)) if pause > LAST_PAUSE => break Step::Broken(error),
                 Err(Unsent::Later(error)) => {
                     let again = term.until().min(Instant::now() + pause);

@@ -125,11 +125,13 @@ impl Hearing {
         let mut hearing = Self { deaf: deaf(shipment, rows).await?, ..Self::default() };
         for (name, letters) in addressed(shipment, rows) {
             let info = find(context, name).await.map_err(|error| error.for_store(REPLAYING))?;
+            // Its letters fail, each by itself: the others have streams that are there.
             if info.is_none() {
                 hearing.absent.insert(name.to_owned());
             }
             let Some(info) = info.filter(is_choosy) else { continue };
             hearing.look(context, &info).await?;
+            // Streams are listed only where no consumer wants a letter: not every user may list them.
             if letters.iter().any(|(subject, _)| !hearing.is_heard(name, subject)) {
                 // Who may not ask sends less.
                 let all = streams(context).await.unwrap_or_default();

@@ -42,6 +42,7 @@ impl NatsReplay {
         self.look_at(&shipment, &selected.send, &mut plan).await?;
         plan.notes.extend(self.forbidden_parts(&shipment, &selected.send).await);
         let (created, last) = (picture.seen.created.clone(), selected.last().unwrap_or(0));
+        // This comes last, so that a plan which fails changes nothing of what was agreed before.
         *lock(&self.agreed) = Some(Agreed { created, last, picture });
         Ok(plan)
     }
@@ -97,6 +98,7 @@ impl NatsReplay {
                 continue;
             };
             let window = info.config.duplicate_window;
+            // A successor begins when the lease has ended: within the window the server still refuses what had arrived.
             if window < self.lease * 2 {
                 plan.notes.push(thin(name, window, self.lease));
             }
@@ -232,6 +234,7 @@ impl NatsReplay {
         let client = context.client();
         let may = async {
             permissions::require(&client, &subjects).await?;
+            // One part of the bucket may be enough for this user; what it may not write is told.
             let noted = api.filter(|_| !rows.is_empty()).map(|_| buckets::written(ledger));
             permissions::require_some(&client, noted.as_slice()).await
         };

@@ -43,11 +43,13 @@ pub(in super::super) async fn reconcile(
     claim: &Claim,
     entry: &Entry,
 ) -> Result<Found, StoreError> {
+    // The former owner sends nothing after its lease, so that the streams are read no further. Their clocks may differ.
     let until = entry.written.after(claim.lease()).after(SKEW);
     let mut found = Found::default();
     for (name, from) in &claim.streams {
         let info = find(context, name).await;
         let Some(info) = info.map_err(|error| error.for_store(REPLAYING))? else {
+            // A stream that is gone cannot say what had arrived.
             found.doubtful = true;
             continue;
         };
@@ -55,12 +57,14 @@ pub(in super::super) async fn reconcile(
             continue;
         }
         let limits = info.config.retention == RetentionPolicy::Limits;
+        // Only a stream that has lost nothing since then can say that a message is not there.
         let whole = limits
             && info.state.first_sequence <= from + 1
             && info.state.deleted_count.unwrap_or(0) == 0;
         found.doubtful |= !whole;
         let mut take = |headers: &HeaderMap, at: Timestamp| {
             if let Some((death, mark)) = mark_of(letters, chunk, headers, at) {
+                // What this operation has sent and marked before counts once.
                 let before = entry.record.marks.get(&death);
                 if before.is_none_or(|before| before.operation != mark.operation) {
                     let times = before.map_or(0, |before| before.times).saturating_add(1);

@@ -82,6 +82,7 @@ impl NatsReplay {
         let planned = lock(&self.agreed).as_ref().map(|agreed| Arc::clone(&agreed.picture));
         let picture = self.letters.picture(&self.filter, planned).await?;
         let selected = self.select(&shipment, &picture, self.bound(&picture)?);
+        // A plan has looked at the rights already.
         if lock(&self.agreed).is_none() {
             self.permitted(&shipment, &selected.send).await?;
         }
@@ -132,6 +133,8 @@ impl<'a> Run<'a> {
         let mut sending = pin!(sending);
         tokio::select! {
             biased;
+            // What is on its way is awaited and marked: dropped, its claim would keep others waiting until the lease
+            // ends.
             () = stop => {
                 self.cancel.cancel();
                 sending.await;
@@ -175,6 +178,7 @@ impl<'a> Run<'a> {
         let at = {
             let mut turn = lock(&self.turn);
             let at = (*turn).max(Instant::now());
+            // The next turn is noted before this one is waited for, so that all chunks together keep the rate.
             *turn = at + Duration::from_secs(1) / rate;
             at
         };
@@ -191,6 +195,7 @@ impl<'a> Run<'a> {
                 continue;
             }
             let known = lock(&self.stands).get(stream).copied();
+            // A position that is a little old is safe: a successor reads a little more, and misses nothing.
             let known = known.filter(|(at, _)| at.elapsed() < FRESH);
             if let Some((_, last)) = known {
                 stands.insert(stream.to_owned(), last);
