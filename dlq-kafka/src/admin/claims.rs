@@ -64,6 +64,7 @@ async fn of_topic(
     let (asked, at) = (of_group.keys().cloned().collect(), topic.to_owned());
     let of_brokers = brokers.clone();
     let absent = blocking(move || absent(&of_brokers, &at, asked)).await?;
+    // A group that has committed there reads the topic, and is only no part of this deployment.
     of_group.retain(|group, _| absent.contains(group));
     let finding = |severity| Finding::new(severity, &topic_name(topic), "groups");
     let of_group = of_group.into_iter().map(|(group, count)| {

@@ -174,6 +174,7 @@ impl Brokers {
         for (setting, value) in &self.settings {
             config.set(setting, value);
         }
+        // These come after the user's, so none of those overrules what a guarantee rests on.
         for (setting, value) in fixed {
             config.set(name_of(setting), *value);
         }

@@ -107,6 +107,7 @@ impl Ladder {
         let stage = |name: &String| {
             let text = name.strip_prefix(before)?.strip_suffix(after)?;
             let delay = duration::parse(text).ok().filter(|delay| !delay.is_zero())?;
+            // A delay has one spelling in our names, so a topic with another spelling is somebody else's.
             let is_former = !self.delays.contains(&delay) && named(&template, delay) == *name;
             is_former.then(|| Stage { topic: name.clone(), delay })
         };

@@ -48,6 +48,7 @@ pub(crate) struct Rest {
 impl Rest {
     pub(crate) fn of(message: &Message, origin: &Origin) -> Self {
         let is_exact = message.headers().iter().all(|header| name(header).is_some());
+        // Readers fill in their own alias where none is said, so any other than `default` is written out.
         let is_plain = origin.transport() == "kafka"
             && origin.cluster() == "default"
             && origin.partition().is_some()
@@ -144,6 +145,7 @@ pub(crate) fn unpack(record: &Record, cluster: &Arc<str>) -> Unpacked {
     let rest = rest.unwrap_or_default();
     let born = &decoded.original;
     let origin = rest.origin.or_else(|| {
+        // Ours say the partition, so a record without it was written by somebody else.
         born.origin(kafka(), Arc::clone(cluster)).filter(|origin| origin.partition().is_some())
     });
     let subject = rest.subject.or_else(|| born.topic.as_deref().map(Arc::from));

@@ -131,6 +131,7 @@ impl Watch {
         if self.look.is_some() || !is_due || (self.said.is_none() && self.found.is_empty()) {
             return;
         }
+        // What the client says while this look runs is a reason for the next one.
         (self.looked, self.said) = (Some(Instant::now()), None);
         let (brokers, topics) = (self.brokers.clone(), self.topics.clone());
         let from = |partition: &Arc<crate::consumer::partition::Partition>| {
@@ -176,6 +177,7 @@ pub(crate) fn find(
     places: &[(Arc<str>, i32, Offset)],
 ) -> Result<Reasons, SetupError> {
     let answered = |error| SetupError::answered("look at what cannot be read", error);
+    // One record of each partition answers the question, so little is fetched.
     let consumer = looker(brokers, "1024")?;
     let mut found = Vec::new();
     let mut gone = Vec::new();

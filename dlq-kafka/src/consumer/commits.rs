@@ -82,8 +82,10 @@ pub(crate) fn commit_news(shared: &Arc<SourceState>, consumer: &Arc<BaseConsumer
         return;
     }
     let Some(turn) = shared.commits.turn(Duration::ZERO) else { return };
+    // The flag is cleared before the points are taken: a record that asks for a commit after this gets another one.
     shared.is_awaited.store(false, Ordering::Release);
     let (shared, consumer) = (Arc::clone(shared), Arc::clone(consumer));
+    // A commit waits for the brokers, and the thread that polls has to go on.
     leave(move || {
         let mut news = Vec::new();
         for partition in shared.all() {
@@ -98,6 +100,7 @@ pub(crate) fn commit_news(shared: &Arc<SourceState>, consumer: &Arc<BaseConsumer
             partition.not_committed();
             shared.commits.refused(&error);
         }
+        // This happens within the turn, since the next `news` clears what this commit grants.
         done.iter().for_each(|partition| partition.committed());
         drop(turn);
         // Whoever waits for more than was committed now asks for it again.
@@ -131,6 +134,7 @@ pub(crate) fn commit(
         match result {
             Ok(()) => committed.done.extend(partitions),
             Err(error) => {
+                // The error does not say which partition wrote too much, so each of the topic writes less.
                 let is_long = error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge);
                 let shorten = |of: &Arc<Partition>| {
                     if is_long {
@@ -145,6 +149,7 @@ pub(crate) fn commit(
     if all.count() == 0 {
         return committed;
     }
+    // One request for all is the rule. Apart they would cost a round trip for each topic.
     let result = consumer.commit(&all, CommitMode::Sync);
     let is_of_one = result.as_ref().is_err_and(is_of_topic) && topics.len() > 1;
     for topic in topics.into_values() {

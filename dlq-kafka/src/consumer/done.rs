@@ -68,6 +68,7 @@ impl Done {
         let start = text.len();
         let mut end = position;
         for (from, to) in &self.ranges {
+            // A range may begin before the position. Only the part above it is written.
             let from = (*from).max(end);
             if from >= *to {
                 continue;
@@ -99,6 +100,7 @@ impl Done {
         let (mut ranges, mut end) = (Vec::new(), position);
         while digits.len() > 0 {
             let from = end.checked_add(number(&mut digits)?)?;
+            // `write` makes no empty range, so this is the text of somebody else.
             let length = number(&mut digits).filter(|length| *length > 0)?;
             end = from.checked_add(length)?;
             ranges.push((from, end));

@@ -70,22 +70,29 @@ impl Handover {
 
     /// Returns the knowledge of an owner that found `metadata` with the commit of `position`.
     pub(crate) fn take_over(owner: u64, metadata: &str, position: u64) -> Self {
+        // Metadata of another client or of nobody says nothing of a death, so nothing is suspected.
         let Some(Before { mut handover, is_clean, handed }) = Self::read(metadata, position) else {
             return Self { handed: position, ..Self::of(owner) };
         };
         let before = std::mem::replace(&mut handover.owner, owner);
+        // An older version writes no `careful`. Without this line `reached` would end the suspicion before `until`.
         handover.careful = handover.careful.max(handover.until);
+        // A tool may have moved the position and kept the metadata, so marks before the position are dropped here.
         handover.reached(position);
         let running = std::mem::take(&mut handover.running);
         if !is_clean && before != owner {
             handover.deaths = handover.deaths.saturating_add(1);
             handover.is_vague = handed.is_none();
+            // An owner that does not say how far it came may have handed out records up to `REACH` beyond the position.
             let handed = handed.unwrap_or_else(|| position.saturating_add(REACH));
+            // One count serves all deaths in a row: a record below the farthest bound counts as handed out to each dead owner.
             handover.until = handover.until.max(handed);
             let known = if handover.is_vague { position } else { position.max(handed) };
+            // The last commit may be older than the last record that went out, so care reaches `REACH` beyond what is known.
             let careful = known.saturating_add(REACH).max(handover.until);
             handover.careful = handover.careful.max(careful);
         } else {
+            // An orderly owner has let the run go, and an own one still has it. Neither died of it, so its mark is taken back.
             running.into_iter().for_each(|offset| handover.retract(offset));
         }
         // Those before are suspects as it is.
@@ -99,11 +106,13 @@ impl Handover {
 
     /// Everything before `position` is done. Whether there were marks of it.
     pub(crate) fn reached(&mut self, position: u64) -> bool {
+        // Whatever runs has a mark, so a look at the first mark tells whether either set changes.
         let has_marks = self.marks.first_key_value().is_some_and(|(offset, _)| *offset < position);
         if has_marks {
             self.marks = self.marks.split_off(&position);
             self.running = self.running.split_off(&position);
         }
+        // The partition got past everything that the dead owners may have had. The next death begins a new count.
         if position >= self.careful {
             (self.deaths, self.until, self.careful, self.is_vague) = (0, 0, 0, false);
         }
@@ -118,6 +127,7 @@ impl Handover {
         }
         let after = offset.saturating_add(1);
         self.careful = self.careful.max(after);
+        // An owner that did not say how far it came may have had any of the early records, so each of them becomes a suspect.
         if self.is_vague {
             self.until = self.until.max(after);
             self.handed = self.handed.max(after);
@@ -161,6 +171,8 @@ impl Handover {
 
     /// A run of this record begins. How many began before and did not end.
     pub(crate) fn begin(&mut self, offset: u64) -> u32 {
+        // A mark that is dropped forgets the crashes of one record.
+        // Metadata beyond the limit of the brokers would fail every commit.
         if self.marks.len() >= MARKS && !self.marks.contains_key(&offset) {
             // The lowest count says least.
             let least =
@@ -181,6 +193,7 @@ impl Handover {
     pub(crate) fn retract(&mut self, offset: u64) {
         self.running.remove(&offset);
         if let Some(times) = self.marks.get_mut(&offset) {
+            // Only the run that did not begin is taken back. The crashes of earlier owners stay counted.
             *times = times.saturating_sub(1);
             if *times == 0 {
                 self.marks.remove(&offset);
@@ -211,9 +224,11 @@ impl Handover {
     ) -> String {
         const DONE: &str = ";done=";
         let mut text = match is_clean {
+            // The next owner of a clean partition asks neither who left it nor how far that owner had come.
             true => format!("{VERSION};clean"),
             false => format!("{VERSION};open;by={:x};handed={}", self.owner, self.handed),
         };
+        // A clean end keeps the deaths before it: an orderly stop does not show which record killed.
         if self.deaths > 0 {
             text.push_str(&format!(
                 ";deaths={};until={};careful={}",
@@ -229,6 +244,7 @@ impl Handover {
             let running: Vec<_> = self.running.iter().map(u64::to_string).collect();
             text.push_str(&format!(";running={}", running.join(",")));
         }
+        // Deaths and marks come first. A record without its range only runs twice, a killer without its mark kills again.
         let room = room.saturating_sub(text.len() + DONE.len());
         if let Some(done) = self.done.with(ranges).write(position, room) {
             text.push_str(DONE);

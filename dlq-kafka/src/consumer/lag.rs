@@ -134,6 +134,7 @@ impl KafkaLag {
     }
 
     fn publish(&self, topics: &[TopicLag]) {
+        // A sum that leaves out a partition would look like a lag that has gone.
         let is_led = |lag: &&TopicLag| lag.leaderless == 0;
         for TopicLag { topic, end_offset, lag, .. } in topics.iter().filter(is_led) {
             gauge!(DLQ_KAFKA_END_OFFSET, "topic" => topic.clone()).set(*end_offset as f64);

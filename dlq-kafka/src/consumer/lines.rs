@@ -42,11 +42,13 @@ impl Lines {
             _ if taken.place.partition.stage.is_some() => return Some((taken, None)),
             (Concurrency::Unordered, _) | (Concurrency::Key, None) => return Some((taken, None)),
             (Concurrency::Partition, _) => 0,
+            // Two keys with one hash wait for each other, which costs time and breaks no order.
             (Concurrency::Key, Some(key)) => self.hasher.hash_one(key),
         };
         let partition = &taken.place.partition;
         let line = Line { topic: partition.topic.clone(), partition: partition.number, key };
         if let Some(behind) = self.busy.get_mut(&line) {
+            // It takes room as one that waits for its time does, so a line that stands still pauses its own partition.
             taken.place.partition.hold(taken.record.size());
             behind.push_back(taken);
             return None;
@@ -58,6 +60,7 @@ impl Lines {
     /// The first of this line is done; the next may go out.
     pub(crate) fn release(&mut self, line: Line) -> Option<(Taken, Option<Line>)> {
         let behind = self.busy.get_mut(&line)?;
+        // What waits of a partition that went is for its new owner.
         while let Some(next) = behind.pop_front() {
             next.place.partition.release(next.record.size());
             if !next.place.partition.is_leaving() {

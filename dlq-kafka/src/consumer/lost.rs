@@ -142,6 +142,7 @@ fn tell(found: DeletedRanges, shared: &SourceState) {
     }
     let text = texts.join("; ");
     tracing::error!("{text}");
+    // The error is one that passes: the records are gone, and the consumer goes on with what is left (G9).
     let error = TransportError::new(TransportErrorKind::Unavailable, "fetch records");
     shared.queue().blocked = Some(error.with_detail(text));
     shared.arrived.notify_one();

@@ -58,6 +58,7 @@ fn tell(
     begins: Option<Arc<Partition>>,
 ) -> KafkaResult<()> {
     let nobody_heard = KafkaError::ConsumerCommit(RDKafkaErrorCode::RequestTimedOut);
+    // The turn is held for both commits, so no older state is committed between them or after them.
     let _turn = shared.commits.turn(ANSWER).ok_or(nobody_heard)?;
     let mut ended = Vec::new();
     for partition in shared.all() {
@@ -66,6 +67,7 @@ fn tell(
             ended.push((partition, point));
         }
     }
+    // What has ended goes first. If the process died with the new mark alone, runs that are over would count as crashes.
     let Committed { refused, .. } = commit(consumer, ended);
     refused.iter().for_each(|(partition, _)| partition.not_told());
     // A topic that is refused is not run, and keeps no other from running.
@@ -91,6 +93,7 @@ impl CrashMarks for KafkaCrashMarks {
             let text = "its partition was given to another process";
             StoreError::new(StoreErrorKind::Conflict, MARKING).with_detail(text)
         };
+        // The mark is set in memory, since the commit is made of that. It is taken back where the brokers do not confirm it.
         let crashes = partition.begin(offset).map_err(lost)?;
         let consumer = lock(&self.shared.consumer).upgrade().ok_or_else(|| lost(Over))?;
         let told = self.tell(consumer, Some(Arc::clone(&partition))).await;

@@ -66,6 +66,7 @@ fn ask<C: ConsumerContext>(
                 }
             }
             Err(error) => {
+                // Each further partition of this broker would wait for as long.
                 silent.insert(*leader);
                 tracing::warn!(
                     %error, topic = &**topic, partition = number,

@@ -152,11 +152,14 @@ impl Partition {
 
     /// Notes the bounds where others look without the lock.
     fn measure(&self, state: &State) {
+        // Flow control reads these without the lock. A stale value pauses or resumes a partition one turn later.
         self.span.store(state.tracker.span(), Ordering::Relaxed);
         let limit = state.handover.limit().unwrap_or(u64::MAX);
+        // This runs for each record. A store takes the cache line from those who only read it, so it is made on a change alone.
         if self.limit.load(Ordering::Relaxed) != limit {
             self.limit.store(limit, Ordering::Relaxed);
         }
+        // Beyond the careful part no record waits for a commit any more, whatever was granted.
         if state.handover.limit().is_none() && self.free.load(Ordering::Relaxed) != u64::MAX {
             self.free.store(u64::MAX, Ordering::Relaxed);
         }
@@ -174,6 +177,7 @@ impl Partition {
             Some((position, metadata)) => {
                 state.handover = Handover::take_over(state.handover.owner(), metadata, position);
                 (state.start, state.unasked) = (Some(position), Some(position));
+                // The bound stands before the partition opens, and no record of the partition is handed out until then.
                 self.free.store(state.handover.handed().unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         }
@@ -237,7 +241,9 @@ impl Partition {
         let mut has_passed = false;
         for (offset, received) in records {
             match state.tracker.next().or(state.start) {
+                // Offsets go back only where the topic was made anew or has lost its end. The ranges are then of another log.
                 Some(next) if offset < next => state.handover.forgets_done(),
+                // A jump may be markers, compaction or deleted records; `Lost` finds out which.
                 Some(next) if offset > next => state.passes_over(next, offset),
                 _ => {}
             }
@@ -247,6 +253,7 @@ impl Partition {
                 state.handover.reaches(offset);
             }
             let is_done = state.handover.is_done(offset);
+            // It counts as received and done at once, so the position passes it as it passes any other record.
             if is_done {
                 state.tracker.done(sequence);
                 has_passed = true;
@@ -267,6 +274,7 @@ impl Partition {
     /// A record is done.
     pub(crate) fn done(&self, sequence: Sequence) -> Result<(), Over> {
         let mut state = self.state();
+        // The client reports no error when it commits a lost partition, so an end that comes too late is refused here (G1).
         if state.is_over {
             return Err(Over);
         }
@@ -302,12 +310,14 @@ impl Partition {
     pub(crate) fn end(&self, offset: u64, left: u32) {
         let mut state = self.state();
         if state.handover.end(offset, left) {
+            // `is_dirty` has the clock commit it. `has_ended` has it committed before another suspect runs (G3).
             (state.is_dirty, state.has_ended) = (true, true);
         }
     }
 
     /// Nothing of it is yielded from now on.
     pub(crate) fn leave(&self) {
+        // The order is total with the count in `taken`: either `yielded` sees this flag, or the drain sees the delivery.
         self.is_leaving.store(true, Ordering::SeqCst);
     }
 

@@ -94,6 +94,7 @@ impl Piece {
     /// Its records, one by one.
     pub(crate) fn records(self, cluster: &Arc<str>) -> Records {
         let Self { partition, mut bytes, rows } = self;
+        // Records keep these bytes for as long as their handlers run, and must not keep the spare room.
         bytes.shrink_to_fit();
         let number = u32::try_from(partition.number).unwrap_or(0);
         let origin = Origin::new(kafka(), Arc::clone(&partition.topic), Position::Offset(0))

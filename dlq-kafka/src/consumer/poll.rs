@@ -146,6 +146,8 @@ impl Poller {
 
     /// Takes from the client what it has.
     fn fetch(&mut self, phase: Phase) {
+        // A slow source is waited for without polling at first.
+        // Later `flow` pauses everything, and polling goes on for the group.
         if self.full.is_some_and(|since| since.elapsed() < PATIENCE) {
             return;
         }
@@ -176,12 +178,14 @@ impl Poller {
             partition.number == message.partition() && *partition.topic == *message.topic()
         };
         if !self.last.as_ref().is_some_and(is_last)
+            // A rebalance happens inside `poll`, and the same partition may have come back as another assignment.
             || self.last.as_ref().is_some_and(|p| p.is_leaving())
         {
             self.cut();
             self.last = self.shared.find(message.topic(), message.partition());
             self.last.iter().for_each(|partition| partition.fetched());
         }
+        // What is dropped here is not tracked, so no commit passes it and it comes again.
         if phase != Phase::Running {
             return;
         }
@@ -202,6 +206,7 @@ impl Poller {
         match partition.opening() {
             Opening::Open => self.take(piece),
             Opening::Unknown | Opening::First => {
+                // Without a commit the first record that came is the position to open with.
                 if let Some(first) = piece.first() {
                     partition.comes(first);
                 }
@@ -248,6 +253,7 @@ impl Poller {
         let code = error.rdkafka_error_code();
         let mut said = self.consumer.context().reason.of(&error);
         let kind = match (&error, code) {
+            // The client reads nothing after this, so the error is none that passes.
             (KafkaError::MessageConsumptionFatal(_), _) => {
                 let fatal = self.consumer.client().fatal_error();
                 if let Some((RDKafkaErrorCode::FencedInstanceId, _)) = fatal {
@@ -266,6 +272,7 @@ impl Poller {
                 TransportErrorKind::Unavailable
             }
             (_, Some(code)) if is_of_a_topic(code) => return self.watch.heard(said),
+            // The group has given the partitions away. The next polls join it again.
             (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
             (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,
             (_, Some(code)) if is_passing(&error, code) => {
@@ -291,6 +298,7 @@ impl Poller {
             queue.received(self.batch.drain(..));
             self.shared.arrived.notify_one();
         }
+        // This thread also begins the commits, so it waits no longer than their interval.
         let until = Instant::now() + self.bounds.commit.min(PATIENCE);
         while queue.records >= self.bounds.prefetch && queue.phase == Phase::Running {
             self.full.get_or_insert_with(Instant::now);
@@ -343,21 +351,26 @@ impl Poller {
     /// Pauses what has enough in memory or in flight, and resumes what has room again.
     fn flow(&mut self, phase: Phase) {
         let all = self.shared.all();
+        // Everything is paused where nobody takes records. Polling then serves the group and fetches nothing.
         let is_stuck =
             phase == Phase::Closing || self.full.is_some_and(|since| since.elapsed() >= PATIENCE);
         let stages = all.iter().filter(|partition| partition.stage.is_some()).count();
         let waiting: usize = all.iter().map(|partition| partition.held()).sum();
+        // A partition that does not open, as without an answer of the group, must not fill the memory.
         let is_crowded = self.early() >= BATCH;
         let mut pause = TopicPartitionList::new();
         let mut resume = TopicPartitionList::new();
         let mut paused = 0;
         for partition in &all {
+            // Shares are equal, so a full partition leaves room for the others (G4).
+            // `alike` counts this partition, so it is not 0.
             let alike = if partition.stage.is_some() { stages } else { all.len() - stages };
             let (held, bytes) = (self.bounds.waiting / alike, self.bounds.waiting_bytes / alike);
             let fullness = partition.fullness(self.bounds.span, held, bytes);
             let was_paused = partition.is_paused.load(Ordering::Relaxed);
             let is_enough = is_stuck
                 || (is_crowded && partition.opening() != Opening::Open)
+                // A pause throws away what the client has fetched ahead, so a partition is not resumed for a little room.
                 || fullness >= if was_paused { 0.75 } else { 1.0 };
             let is_paused = is_enough && partition.is_fetched();
             if is_paused != was_paused {
@@ -385,6 +398,7 @@ impl Poller {
         }
         // Who is gone without a word leaves as one that died: what it had in flight was not finished.
         let is_clean = self.shared.phase() == Phase::Closing;
+        // From here on the revoke hook does nothing, and the commit of `give_up` is the last word about these partitions.
         self.consumer.context().is_leaving.store(true, Ordering::Release);
         give_up(&self.consumer, &all, is_clean, self.consumer.assignment_lost());
         self.gauges.end();
@@ -393,6 +407,7 @@ impl Poller {
         while Arc::strong_count(&self.consumer) > 1 && Instant::now() < until {
             std::thread::sleep(WAIT);
         }
+        // `Left` is said after the client is closed, since whoever waits for it may end the process.
         drop(self.consumer);
         self.shared.advance(Phase::Left);
     }

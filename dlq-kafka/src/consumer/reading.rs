@@ -60,6 +60,7 @@ impl Reading {
         if let Some(at) = timestamp {
             message = message.with_published_at(at);
         }
+        // Any producer can copy our headers, so a claim to be a letter is believed only where its binding fits (G2).
         self.incoming.message(message, origin, wire::split_ours)
     }
 

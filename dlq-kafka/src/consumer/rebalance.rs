@@ -47,6 +47,7 @@ impl ClientContext for Hooks {
 
 impl ConsumerContext for Hooks {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        // `Poller::leave` makes the last commit itself. A commit in this hook can hang while the client closes.
         if self.is_leaving.load(Ordering::Acquire) {
             return;
         }
@@ -60,6 +61,7 @@ impl ConsumerContext for Hooks {
 
 impl Hooks {
     fn assigned(&self, partitions: &TopicPartitionList) {
+        // The hook runs on the thread that polls and holds it up, so it only notes the partition. Its commit is read later.
         let mut all = lock(&self.shared.partitions);
         for element in partitions.elements() {
             let (name, number) = (element.topic(), element.partition());
@@ -81,10 +83,12 @@ impl Hooks {
             .iter()
             .filter_map(|element| self.shared.find(element.topic(), element.partition()))
             .collect();
+        // Nothing more goes out from here on. Only then is it known for how much the drain has to wait.
         for partition in &going {
             partition.leave();
         }
         let is_lost = consumer.assignment_lost();
+        // A lost assignment may have other owners already, who run its records in any case. A wait would gain nothing.
         if !is_lost {
             self.drain(&going);
         }
@@ -99,6 +103,7 @@ impl Hooks {
             }
         }
         drop(all);
+        // The source drops what waits of these partitions: it takes room and holds up its lines.
         self.shared.lost();
         tracing::info!(count = going.len(), is_lost, "partitions were revoked");
     }
@@ -107,6 +112,7 @@ impl Hooks {
     fn drain(&self, going: &[Arc<Partition>]) {
         let deadline = Instant::now() + self.drain;
         let mut queue = self.shared.queue();
+        // A source that was dropped leaves at once, as one that died.
         while queue.phase != Phase::Abandoned && going.iter().any(|going| going.in_flight() > 0) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -133,6 +139,7 @@ pub(crate) fn give_up(
     let turn = if is_lost { None } else { consumer.context().shared.commits.turn(LAST) };
     let mut last = TopicPartitionList::new();
     for partition in going {
+        // One lock decides: what was done before `close` is in this commit, what ends later is refused and runs elsewhere.
         if let Some(point) = partition.close(is_clean) {
             add(&mut last, partition, point);
         }
@@ -140,6 +147,7 @@ pub(crate) fn give_up(
     if is_lost || last.count() == 0 {
         return;
     }
+    // Without this commit the group keeps `open` and an older position, so nothing is lost and another owner counts a death.
     if let Err(error) = consumer.commit(&last, CommitMode::Sync) {
         tracing::warn!(%error, "the last offsets were not committed; records run again");
     }

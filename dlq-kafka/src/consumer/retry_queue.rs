@@ -65,9 +65,11 @@ impl KafkaRetryQueue {
         let now = self.clock.now();
         let wait = delayed_retry.due.since(now);
         match stages.iter().find(|(stage, _)| stage.delay >= wait) {
+            // The time is rounded up to that of the stage, so records are due in the order in which they stand there.
             Some(stage) => Some((stage, now.after(stage.0.delay))),
             None => {
                 let last = stages.last()?;
+                // Whoever reads the record cuts a later time to this one (`wire::due`), so no other time is promised here.
                 let latest = now.after(last.0.delay.saturating_add(LATEST));
                 Some((last, delayed_retry.due.min(latest)))
             }
@@ -111,6 +113,7 @@ impl RetryQueue for KafkaRetryQueue {
         delayed_retry.due = due;
         let mut sent = self.send(&delayed_retry, stage).await;
         if matches!(sent, Err(Unwritten::TooLarge)) {
+            // The history is all that can go without changing the message or its counts.
             delayed_retry.history = shortest(&delayed_retry.history);
             // Apart, since it is rare.
             sent = Box::pin(self.send(&delayed_retry, stage)).await;

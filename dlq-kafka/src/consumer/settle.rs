@@ -64,6 +64,7 @@ impl KafkaSettle {
             return Ok(());
         }
         self.delivery = None;
+        // The line is free even where the partition went: `Lines::release` passes over what waits there.
         if let Some(line) = self.line.take() {
             self.shared.release(line);
         }
@@ -83,11 +84,15 @@ impl KafkaSettle {
         if std::mem::replace(&mut self.is_back, true) {
             return;
         }
+        // Only a delivery that was neither settled nor given back is still here.
         self.give_back(DROPPED);
         if !self.suspect.is_empty() {
+            // A record that is done needs no mark.
+            // One that kills keeps it until the position has passed it, for an owner that gets it again.
             if self.is_noted && !self.kills {
                 self.place.partition.end(self.place.offset, 0);
             }
+            // What comes again here stays registered, so whoever wrote its mark can end it.
             if self.is_noted || self.place.partition.is_leaving() {
                 self.shared.cleared(&self.suspect, &self.place);
             }
@@ -122,6 +127,7 @@ impl Settle for KafkaSettle {
             unknown => Err(unknown.unsupported()),
         };
         self.come_back();
+        // The process may end after this answer, so it comes when the last commit was made and the group was left.
         if self.was_last() {
             let _ = timeout(LEAVING, self.shared.until_left()).await;
         }
@@ -137,6 +143,7 @@ impl Settle for KafkaSettle {
             _ => return None,
         };
         self.come_back();
+        // `None` has the caller come again by `settle`, which may wait and notes nothing twice.
         (!self.was_last()).then_some(settled)
     }
 

@@ -93,6 +93,7 @@ impl Queue {
     /// it is told so rarely that he is there when records come.
     fn fail(&mut self, error: TransportError) {
         let is_told = self.failed.is_some_and(|at| at.elapsed() < OUTAGE);
+        // An error that is final is not covered by one that passes.
         let is_over = self.error.as_ref().is_some_and(|error| !error.is_transient());
         if is_over || (is_told && error.is_transient()) {
             return;
@@ -135,6 +136,7 @@ pub(crate) struct SourceState {
 impl SourceState {
     pub(crate) fn new() -> Self {
         Self {
+            // The number is random: an owner that finds its own number takes the death of a process for its own return.
             owner: RandomState::new().hash_one(()),
             queue: Mutex::default(),
             arrived: Notify::new(),
@@ -176,6 +178,7 @@ impl SourceState {
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
+            // `notify_waiters` wakes only those that are registered, so this one is before it looks.
             left.as_mut().enable();
             if self.phase() == Phase::Left {
                 return;
@@ -210,6 +213,8 @@ impl SourceState {
     /// A delivery goes out, unless its partition goes: whoever gives that up waits for what has gone out before.
     #[must_use]
     pub(crate) fn yielded(&self, place: &DeliveryPosition) -> bool {
+        // The delivery is counted before the look at `is_leaving`.
+        // A partition goes in the other order, so one side sees the other.
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         place.partition.taken();
         let is_ours = !place.partition.is_leaving();

@@ -36,6 +36,7 @@ pub(crate) fn read_at<T>(
     let mut open = Vec::new();
     for ((topic, number, offset), of) in places {
         list.add_partition_offset(&topic, number, offset)?;
+        // An error about records names no partition, which its own queue does.
         if let Some(queue) = consumer.split_partition_queue(&topic, number) {
             open.push((topic, number, queue, of));
         }

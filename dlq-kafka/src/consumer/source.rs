@@ -169,8 +169,10 @@ impl KafkaSource {
         if !self.shared.yielded(&place) {
             return None;
         }
+        // This is noted before the handler can run, so each later commit tells the next owner of the record (G3).
         place.partition.handed_out(place.offset);
         let suspect = self.reading.suspect(&delivery);
+        // `KafkaCrashMarks` finds the partition and the offset of a suspect by this.
         self.shared.suspect(&suspect, &place);
         let settle = KafkaSettle::new(&self.shared, place, line, delivery.clone(), suspect);
         Some((delivery, settle))
@@ -211,6 +213,7 @@ impl KafkaSource {
     fn sleep(&mut self, sleeping: Sleeping, now: Timestamp) {
         let early = sleeping.due.since(now);
         let until = sleeping.again.as_ref().map_or(early, |again| again.at.since(now).min(early));
+        // The delay of its stage is over and it is not due. Written again behind the others, it holds up no commit.
         if until.is_zero() && !early.is_zero() {
             return self.unwritten.push_back(sleeping);
         }
@@ -384,6 +387,8 @@ impl KafkaSource {
             Read::Record { delivery, due, again } => {
                 let delivery = counted(delivery);
                 let death = delivery.death(delivery.consumer());
+                // A process that dies after writing a retry record and before settling its message writes it again.
+                // Only the first one runs.
                 if !place.partition.is_first(&delivery) {
                     tracing::debug!(%death, "a retry record was written twice; the copy is passed over");
                     let _ = place.partition.done(place.sequence);
@@ -425,6 +430,7 @@ impl KafkaSource {
         }
         for returned in std::mem::take(&mut queue.returned) {
             if returned.place.partition.is_leaving() {
+                // The new owner of the partition has the record. Here it only frees its line.
                 queue.released.extend(returned.line);
             } else {
                 self.waiting.push(returned.due, Sleeper::Returned(returned));
@@ -434,6 +440,7 @@ impl KafkaSource {
             self.next.extend(self.lines.release(line));
         }
         let has_lost = std::mem::take(&mut queue.has_lost);
+        // The polling thread waits only where the queue was full, so it need not be woken otherwise.
         let was_full = std::mem::take(&mut queue.records) >= self.bounds;
         std::mem::swap(&mut self.ready, &mut queue.fetched);
         drop(queue);
@@ -455,6 +462,7 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
     };
     let record = &again.record;
     let partition = &place.partition;
+    // The hop is forgotten before the send: the new record may be read before its confirmation arrives, and is no copy then.
     partition.comes_again(delivery);
     let outgoing = Outgoing {
         operation: "write a retry record again",
@@ -465,6 +473,8 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
         headers: &|| Ok(wire::pack_again(record, *due)),
     };
     let written = match producer.send(&outgoing).await {
+        // The new record is confirmed before the old one is done (G1).
+        // After a death in between both are read, and one is passed over.
         Ok(()) => {
             partition.release(*bytes);
             let _ = partition.done(place.sequence);
@@ -516,6 +526,7 @@ impl Source for KafkaSource {
             if self.has_ended {
                 return Ok(None);
             }
+            // What is due goes before what is new, so a busy topic does not make it late.
             if let Some(next) = self.awake() {
                 return Ok(Some(next));
             }
@@ -552,6 +563,7 @@ impl Source for KafkaSource {
             if self.take()? {
                 continue;
             }
+            // `Notify` keeps one word that comes before the wait, so nothing is missed that came since `take`.
             let due = self.waiting.next_due();
             tokio::select! {
                 () = self.shared.arrived.notified() => {}
@@ -565,6 +577,7 @@ impl Source for KafkaSource {
 
     async fn close(&mut self) {
         self.has_ended = true;
+        // What is dropped here is not done, so the last commit stays before it and it comes again (G1).
         self.ready.clear();
         self.records = None;
         self.next.clear();
@@ -576,6 +589,7 @@ impl Source for KafkaSource {
         self.waiting.clear();
         self.gauges.next_due(None);
         self.shared.advance(Phase::Closing);
+        // If deliveries are in flight, the settlement of the last one waits for the group instead (`KafkaSettle`).
         if self.shared.in_flight() == 0 && timeout(LEAVING, self.shared.until_left()).await.is_err()
         {
             tracing::error!("the client did not leave its group in time; it is left to its thread");

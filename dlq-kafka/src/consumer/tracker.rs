@@ -38,6 +38,7 @@ impl Tracker {
     /// A record is done. Saying so twice is fine.
     pub(crate) fn done(&mut self, sequence: Sequence) {
         let index = sequence.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        // A sequence below `first` has left the front, so it is done already.
         let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) else { return };
         entry.is_done = true;
         while let Some(entry) = self.entries.front().filter(|entry| entry.is_done).copied() {
@@ -65,6 +66,7 @@ impl Tracker {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let (mut before, mut is_open) = (None, false);
         for Entry { offset, is_done } in &self.entries {
+            // An offset stands for two records where the log has begun anew, and the ranges could not say which is done.
             if before.is_some_and(|before| before >= *offset) {
                 return Vec::new();
             }
@@ -98,6 +100,7 @@ impl Tracker {
     /// From the lowest offset that is not done to the highest that was received: what comes again after a crash.
     pub(crate) fn span(&self) -> u64 {
         match (self.entries.front(), self.entries.back()) {
+            // Where the log has begun anew the last offset may be the lower one.
             (Some(first), Some(last)) => last.offset.saturating_sub(first.offset) + 1,
             _ => 0,
         }

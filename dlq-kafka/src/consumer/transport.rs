@@ -337,6 +337,7 @@ impl Member {
             is_leaving: AtomicBool::new(false),
         };
         let consumer = self.join(&config, hooks).map_err(|error| error.for_transport(OPENING))?;
+        // The thread that polls closes the client, and a handle for crash marks must not keep it open. So it is weak.
         *lock(&shared.consumer) = Arc::downgrade(&consumer);
         let topics = wanted.into_iter().map(|topic| topic.name).collect();
         let watch = Watch::new(self.brokers.clone(), topics);
@@ -350,6 +351,7 @@ impl Member {
             watch,
             gauges.clone(),
         );
+        // The thread owns it and drops it even in a panic, so the source ends and nobody waits for ever (G9).
         let ended = Ended(Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("dlq-kafka".to_owned());
         let started = thread.spawn(move || {
@@ -373,6 +375,7 @@ impl Member {
             clock: self.of.clock.clone(),
         };
         let lines = Lines::new(self.of.concurrency);
+        // A source writes only what waits longer than its stage, so most sources never need the client.
         let producer = Producer::unopened(&self.brokers);
         Ok(KafkaSource::new(shared, reading, lines, producer, self.of.bounds.prefetch, gauges))
     }

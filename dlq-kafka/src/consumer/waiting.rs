@@ -21,6 +21,7 @@ impl<T> Waiting<T> {
     }
 
     pub(crate) fn push(&mut self, due: Instant, item: T) {
+        // A heap keeps no order among equals, so the count decides between those.
         self.count += 1;
         self.heap.push(Entry { key: Reverse((due, self.count)), item });
     }

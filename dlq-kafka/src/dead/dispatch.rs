@@ -58,6 +58,7 @@ pub(crate) fn pack_letter(
     };
     let is_bare = rest == Rest::default();
     let packed = pack(&headers, &rest).map_err(|error| refused(error.to_string()))?;
+    // `REST` would carry such a header, and only our own topics have it: anywhere else it would be lost (G8).
     if is_bare && packed.count() != headers.len() {
         let text = "a header has a name that is not UTF-8 or has a NUL, which the client cannot write; it can only be \
                     sent to its handler";

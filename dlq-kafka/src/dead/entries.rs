@@ -110,6 +110,7 @@ impl ReadEntries {
 impl Entries for ReadEntries {
     async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.take(limit.max(1)).await?;
+        // The ledger is read after the first records, so what was sent back before them is known.
         self.look().await?;
         let cluster = self.letters.brokers().cluster_shared();
         let entry = |record: Record| {

@@ -100,6 +100,7 @@ impl Ledger {
     /// Reads on, beyond this offset or, without one, to the end.
     pub(super) fn read(&mut self, beyond: Option<i64>) -> Result<(), SetupError> {
         let mut until = Instant::now() + PATIENCE;
+        // An end before that offset is no end: brokers show a transaction a moment after they have confirmed it.
         while beyond.is_none_or(|offset| self.next <= offset) {
             match self.consumer.poll(Duration::from_millis(100)) {
                 Some(Ok(message)) => {
@@ -180,6 +181,7 @@ impl Read {
 
     fn hear(&mut self, message: &BorrowedMessage<'_>) {
         if message.key() == Some(BEGUN) {
+            // A begin without a value takes the alias back, by which an operator goes on under another one.
             let begun = message.payload().and_then(|json| serde_json::from_slice(json).ok());
             self.cluster = begun.and_then(|Written { cluster, .. }| cluster);
             return;
@@ -195,6 +197,7 @@ impl Read {
         match mark {
             Ok(Some(mark)) => {
                 self.marks.insert(death, mark);
+                // Others may send it again before an answer that was lost is looked for, so who sent it before stays known.
                 self.earlier.extend(before.map(|before| (death, before.operation)));
             }
             Ok(None) => {}
@@ -274,6 +277,8 @@ pub(crate) async fn ensure(
     let options = AdminOptions::new().request_timeout(Some(PATIENCE));
     let options = options.operation_timeout(Some(PATIENCE));
     if bounds(lookup, topic).await?.is_none() {
+        // One partition has one order: what was sent before a record of ours stands before it.
+        // -1 leaves the replicas to the brokers.
         let new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1));
         let retention = match keeps {
             Keeps::Latest => String::new(),
@@ -283,6 +288,7 @@ pub(crate) async fn ensure(
             Keeps::Latest => new.set("cleanup.policy", "compact"),
             Keeps::For(_) => (new.set("cleanup.policy", "delete"))
                 .set("retention.ms", &retention)
+                // The clock of the broker counts: a claim is looked for by time, and the clocks of senders differ.
                 .set("message.timestamp.type", "LogAppendTime"),
         };
         let created = admin.create_topics([&new], &options).await.map_err(answered)?;
@@ -298,6 +304,7 @@ pub(crate) async fn ensure(
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+    // A ledger that keeps for a time may be set to another time: settle says where it does not go back far enough.
     if keeps != Keeps::Latest {
         return Ok(());
     }

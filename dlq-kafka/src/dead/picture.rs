@@ -47,6 +47,7 @@ impl KafkaLetters {
         before: Option<Arc<Picture>>,
     ) -> Result<Arc<Picture>, StoreError> {
         let KafkaLetters { lookup, topic, ledger, range, .. } = self;
+        // The ends are read before the letters: what is written meanwhile lies beyond and belongs to no plan of this picture.
         let seen = lookup.partitions(topic).await.map_err(unread)?;
         range.check(topic, &seen).map_err(unread)?;
         if let Some(before) = before.filter(|before| before.seen == seen)
@@ -57,6 +58,7 @@ impl KafkaLetters {
         let store = MemoryStore::new();
         let mut entries = ReadEntries::open(self.clone(), Range::all(), Says::Nothing).await?;
         fill(&mut entries, &store, u64::MAX).await?;
+        // The ledger is read after the letters, so none is taken for unsent that was sent meanwhile.
         let sent = SentBack::default();
         let sent = sent.news(lookup, ledger).await.map_err(unread)?.unwrap_or(sent);
         // What was sent back is a part of what filters are asked about.

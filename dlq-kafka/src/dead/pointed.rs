@@ -108,6 +108,7 @@ impl<T> Fetching<T> {
     /// None of these could be read, for one reason.
     async fn failed(&mut self, mut wanted: Wanted<T>, error: SetupError) -> Result<(), StoreError> {
         let kind = match &error {
+            // The messages are gone with their topic, and what is not found is told as gone.
             SetupError::NotFound(_) => return Ok(()),
             SetupError::Unreadable(_) => {
                 // Which of them it is is found by halves.

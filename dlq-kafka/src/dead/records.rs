@@ -36,6 +36,7 @@ impl Records {
             }
             match self.receiver.recv().await {
                 Some(batch) => self.batch = batch?.into(),
+                // The reader of an endless scan ends by an error or a panic, and neither is the end of the topic (G9).
                 None if self.is_endless => {
                     let text = format!("the reader of `{}` has ended; begin anew", self.topic);
                     return Err(SetupError::Unavailable(text, None));

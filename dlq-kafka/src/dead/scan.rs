@@ -138,6 +138,7 @@ impl Queues {
             } else if *bytes >= self.ahead && self.paused.insert(*partition) {
                 paused.push(*partition);
             } else if *bytes < self.ahead / 2 && self.paused.remove(partition) {
+                // It comes at half, since each pause throws away what the client has fetched ahead.
                 resumed.push(*partition);
             }
         }
@@ -291,6 +292,7 @@ impl<'a> Reader<'a> {
         self.heard = Instant::now();
         let Some(open) = self.open.get_mut(&partition) else { return Ok(()) };
         self.ends.remove(&partition);
+        // A record beyond the span shows that nothing more of the span comes.
         let reached = offset.saturating_add(1).min(open.to);
         open.from = reached;
         match (record, &mut self.queues) {
@@ -353,6 +355,7 @@ impl<'a> Reader<'a> {
         if self.open.remove(&partition).is_none() {
             return Ok(());
         }
+        // The assignment stays, so the other partitions go on; what still comes of this one is dropped by `step`.
         let mut done = TopicPartitionList::new();
         done.add_partition(&self.scan.topic, i32::try_from(partition).unwrap_or(i32::MAX));
         let paused = self.consumer.pause(&done);
@@ -398,6 +401,7 @@ impl<'a> Reader<'a> {
             {
                 Err(Stop::Failed(scan_failed(self.scan, error)))
             }
+            // A reading without an end tells of it and goes on, since the client connects again by itself.
             Some(AllBrokersDown) if self.scan.follow => {
                 self.hand_over()?;
                 let error = scan_failed(self.scan, error);

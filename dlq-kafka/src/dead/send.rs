@@ -56,6 +56,7 @@ impl Shipment {
     /// The topic that a letter goes to.
     pub(super) fn topic_for(&self, letter: &DeadLetter) -> Result<String, Skipped> {
         let origin = &letter.origin;
+        // A letter whose birth is not known has the place where it stands for its origin, and that is no place to send it to.
         let is_known = origin.transport() == "kafka"
             && origin.cluster() == &*self.cluster
             && origin.stream() != self.from

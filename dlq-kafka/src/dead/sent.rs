@@ -42,6 +42,7 @@ impl SentBack {
         lookup: &Lookup,
         topic: &Arc<str>,
     ) -> Result<Option<Self>, SetupError> {
+        // The ends show whether the ledger has grown, so it is not read for each batch.
         let (seen, hidden) = match ledger::bounds(lookup, topic).await {
             Ok(seen) => (seen, None),
             Err(SetupError::Forbidden(why)) => (None, Some(unreadable(topic, &why))),
@@ -113,6 +114,7 @@ impl KafkaLetters {
         if letters.is_empty() {
             return Ok(());
         }
+        // The group names the store by now. A replay that has not seen that yet is still open, and its end is waited for (G6).
         if !sent.is_known {
             self.await_open_replays().await.map_err(unread)?;
         }
@@ -152,6 +154,7 @@ impl KafkaLetters {
             Err(SetupError::Forbidden(_)) => Ok(0),
             Err(error) => Err(error),
         };
+        // The end for readers of what is committed stays behind this one while a transaction is open.
         let written = end(&self.lookup.uncommitted()).await?;
         let until = Instant::now() + OPEN;
         while end(&self.lookup).await? < written {

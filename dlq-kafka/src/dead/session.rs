@@ -101,11 +101,14 @@ impl Session {
         ];
         let fixed = [
             ("transactional.id", id),
+            // Brokers abort after this time what a dead sender left open. Readers of what is committed wait until then.
             ("transaction.timeout.ms", "60000"),
+            // This is shorter, so a record fails before the brokers abort its transaction.
             ("message.timeout.ms", "30000"),
         ];
         let refused = |error| Broken::Refused(SetupError::answered("make a producer", error));
         let mut config = brokers.client(&defaults, &fixed).map_err(Broken::Refused)?;
+        // The client logs `TXNERR` at this level, and `Reports::log` hears of a failed transaction by that.
         config.set_log_level(RDKafkaLogLevel::Error);
         let producer = config.create_with_context(Reports::default()).map_err(refused)?;
         let sending = format!("send letters in transactions of `{id}`");
@@ -125,6 +128,7 @@ impl Session {
         stop: &Stop,
         may_commit: impl FnOnce() -> Result<(), Broken>,
     ) -> Result<Vec<Written>, Broken> {
+        // Numbers of records begin anew: a late report of the transaction before would be taken for one of this.
         self.take_reports();
         self.producer.context().has_failed.store(false, Ordering::SeqCst);
         self.producer.context().is_committing.store(false, Ordering::SeqCst);
@@ -133,11 +137,15 @@ impl Session {
         let written = self.write(records, stop).and_then(|places| {
             may_commit()?;
             tracing::trace!("the transaction is to be committed");
+            // This is set before the request.
+            // If the answer is lost after it, nobody knows whether the transaction is committed.
             self.producer.context().is_committing.store(true, Ordering::SeqCst);
+            // A second call after a silence goes on with the same commit.
             self.again(|producer| producer.commit_transaction(PATIENCE))?;
             tracing::trace!("the transaction is committed");
             Ok(places)
         });
+        // After any other error this session is at its end, and whoever takes the id next aborts what it left open.
         if matches!(written, Err(Broken::Stopped | Broken::Kept(_) | Broken::Server(_))) {
             // If it cannot be, whoever has the right next does it.
             let aborted = self.again(|producer| producer.abort_transaction(PATIENCE));
@@ -162,6 +170,8 @@ impl Session {
             }
         }
         tracing::trace!("the records are on their way");
+        // The brokers have every record before `may_commit` is asked.
+        // Whoever looks for open transactions then finds this one (G6).
         while open > 0 {
             self.producer.poll(Duration::from_millis(1));
             let mut failed = Vec::new();
@@ -223,6 +233,8 @@ impl Session {
         let until = Instant::now() + PATIENCE * 2;
         loop {
             let Err(error) = call(&self.producer) else { return Ok(()) };
+            // Brokers answer `ConcurrentTransactions` while they end the transaction before.
+            // The client calls that neither retriable nor abortable.
             let is_passing = match &error {
                 KafkaError::Transaction(error) => {
                     (error.is_retriable() || error.code() == Code::ConcurrentTransactions)
@@ -281,6 +293,7 @@ impl Session {
 
     /// Returns the records that made a transaction fail, without those that are given back because of others.
     fn judge(&self, mut failed: Vec<(usize, Code)>) -> Broken {
+        // The purge has the client report what is open, so nothing more is written and every culprit is known.
         self.producer.purge(PurgeConfig::default().queue().inflight());
         // All of them are given back at once; what is not is of no help.
         drop(self.producer.flush(Duration::from_millis(200)));

@@ -133,6 +133,7 @@ impl KafkaSink {
     async fn create_again(&self, topic: &str) -> Option<i32> {
         let again = self.again.as_ref()?;
         let wanted = again.wanted.iter().find(|wanted| wanted.name == topic)?;
+        // Those that had to wait find the topic there: `ensure` looks before it creates.
         let _turn = again.turn.lock().await;
         match topics::ensure(&again.brokers, std::slice::from_ref(wanted), true).await {
             Ok(found) => {
@@ -172,6 +173,7 @@ impl KafkaSink {
         partitions: i32,
     ) -> Result<Receipt, StoreError> {
         let key = letter.message.key();
+        // The id of the letter decides where there is no key, so copies of one letter stand in one partition.
         let partition = partition_for(key.map(|key| &key[..]), letter.id.as_bytes(), partitions);
         match self.write(letter, topic, partition).await {
             Err(Unwritten::TooLarge) => {}
@@ -180,6 +182,7 @@ impl KafkaSink {
         let mut short = letter.clone();
         short.history = shortest(&letter.history);
         let written = self.write(&short, topic, partition).await;
+        // A letter that was not born in a partition of Kafka has nothing to point to, and is refused as it is.
         let Some(mut pointer) = pointer(short).filter(|_| is_too_large(&written)) else {
             return received(written, topic);
         };
@@ -263,6 +266,7 @@ impl Sink for KafkaSink {
         &self,
         letters: Vec<DeadLetter>,
     ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
+        // Each has its own confirmation: a partition that is away fails its own letters only (G1).
         Ok(join_all(letters.iter().map(|letter| self.bury(letter))).await)
     }
 

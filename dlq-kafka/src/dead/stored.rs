@@ -79,6 +79,7 @@ pub(super) fn refilled(
 /// The letter with the message of the record to which it points; `None` when another stands there by now, since its topic was
 /// made anew or lost its end.
 pub(super) fn resolved(mut letter: DeadLetter, record: &Record) -> Option<DeadLetter> {
+    // Only the record of the birth has the time of the message itself. Any other place may rightly have another time.
     if let (Some(published), Some(found)) = (letter.message.published_at(), record.timestamp)
         && published != found
         && Pointer::of(&letter).is_some_and(|pointer| pointer.is_to(&letter.origin))

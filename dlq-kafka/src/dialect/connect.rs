@@ -32,12 +32,14 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let mut story = Story::new(Some(Dialect::Connect), fields).at(&hops);
     let fields = &mut story.fields;
     story.generation = hops.before();
+    // Connect writes the dead letter with the timestamp of the record that died.
     story.keeps_time = true;
     story.consumer = fields.get("__connect.errors.connector.name", values::text);
     // Stays unread, so that it is kept beside the letter.
     let stage = fields.peek("__connect.errors.stage");
     let is_undecoded = stage.is_some_and(|stage| stage.ends_with("_CONVERTER"));
     story.cause = is_undecoded.then_some(Cause::Decode);
+    // Connect retries this class alone, until `errors.retry.timeout` is over.
     let is_retried =
         fields.peek(CLASS) == Some("org.apache.kafka.connect.errors.RetriableException");
     story.verdict = is_retried.then_some((ErrorClass::Transient, Reason::Exhausted));

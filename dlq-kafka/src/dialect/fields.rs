@@ -201,6 +201,7 @@ impl<'a> Fields<'a> {
     ) -> Option<Timestamp> {
         let times = self.series(name, read);
         let oldest = times.first().copied().flatten().and_then(millis);
+        // With fewer times than hops it is not known which hop the oldest time is of.
         oldest.filter(|_| times.len() == hops.len())
     }
 

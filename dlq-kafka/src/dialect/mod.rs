@@ -234,6 +234,7 @@ fn has_followed(latest: &Story<'_>, earlier: &Story<'_>) -> bool {
 
 /// Returns true if `story` was written after `other`.
 fn is_later(story: &Story<'_>, other: &Story<'_>) -> bool {
+    // Offsets of one partition are an order in themselves, whatever the places of the headers say.
     if let (Some(a), Some(b)) = (story.newest, other.newest)
         && (a.topic, a.partition) == (b.topic, b.partition)
         && a.offset != b.offset

@@ -35,6 +35,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let said = unpacked.decoded;
     for field in TABLE {
         if !said.invalid.iter().any(|header| header.name == field.name) {
+            // This reading makes it count as known, so no attribute repeats it.
             fields.series(field.name, values::text);
         }
     }

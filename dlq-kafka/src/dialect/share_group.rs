@@ -36,6 +36,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     story.consumer = Some(group);
     let deliveries = fields.get("__dlq.errors.delivery.count", values::decimal_count);
     story.deliveries = deliveries.unwrap_or(0);
+    // The brokers say the reason by one of these two texts and by nothing else.
     story.verdict = match fields.peek(MESSAGE) {
         Some("Offset rejected by client.") => Some((ErrorClass::Permanent, Reason::Permanent)),
         Some("Offset delivery count exceeded the threshold.") => {

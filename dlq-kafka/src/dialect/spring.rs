@@ -83,6 +83,7 @@ pub(super) fn retried<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let created = fields.birth_time("kafka_original-timestamp", &hops, values::i64);
     let noted = fields.get("retry_topic-original-timestamp", values::minimal);
     story.published_at = created.or(noted.and_then(values::millis));
+    // This reading makes it count as known, so no attribute repeats it.
     fields.get("retry_topic-backoff-timestamp", values::minimal);
     story.consumer = fields.get(GROUP, values::text);
     // The header counts the attempt to come.

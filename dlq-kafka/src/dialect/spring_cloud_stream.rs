@@ -34,6 +34,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let fields = &mut story.fields;
     story.generation = hops.before();
     story.published_at = fields.birth_time("x-original-timestamp", &hops, values::i64);
+    // The binder names the topic `error.<destination>.<group>` unless told otherwise.
     let dead = fields.record.topic.strip_prefix("error.");
     let group = dead.and_then(|rest| rest.strip_prefix(hops.newest().topic)?.strip_prefix('.'));
     story.consumer = group.filter(|group| !group.is_empty());

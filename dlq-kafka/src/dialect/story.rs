@@ -218,6 +218,8 @@ impl<'a> Story<'a> {
     fn history(&self, class: ErrorClass, died_at: Timestamp) -> History {
         let mut history = History::new();
         let count = self.errors.len();
+        // Where the numbers agree there is one error for each death.
+        // Else nobody knows which are of the last one, and only the latest is kept behind an earlier death.
         let by_death = count == self.generation as usize + 1;
         let skipped = if by_death || self.generation == 0 { 0 } else { count.saturating_sub(1) };
         for (index, error) in self.errors.iter().enumerate().skip(skipped) {

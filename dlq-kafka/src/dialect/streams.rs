@@ -41,6 +41,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let mut story = Story::new(Some(Dialect::Streams), fields);
     let fields = &mut story.fields;
     story.errors = fields.errors(&ERRORS);
+    // Streams writes the dead letter with the timestamp of the record that died.
     story.keeps_time = true;
     if let Some(hops) = hops {
         story.generation = hops.before();

@@ -96,6 +96,7 @@ pub(super) fn read(brokers: &Brokers, topic: &str, from: u64, to: i64) -> Result
                     .timestamp()
                     .to_millis()
                     .map_or(Timestamp::EPOCH, Timestamp::from_millis);
+                // The first record shows how far back the ledger goes.
                 said.first.get_or_insert(at);
                 let key = message.key().and_then(|key| std::str::from_utf8(key).ok());
                 if let Some(once) = key.and_then(|key| key.parse().ok()) {

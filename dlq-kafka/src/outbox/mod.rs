@@ -124,6 +124,7 @@ impl Known {
         let [latest, before] = &mut self.arrived;
         latest.insert(once);
         if latest.len() >= REMEMBERED {
+            // The older half goes as a whole, so no order has to be kept.
             *before = std::mem::take(latest);
         }
     }

@@ -137,6 +137,7 @@ impl KafkaOutbox {
             let done = self.transact(&held, records.collect(), until).await;
             match done {
                 Ok(_) => {
+                    // Only a session whose transaction was committed is used again.
                     *turn = Some(held);
                     for one in &part {
                         self.known().arrived(one.once);
@@ -145,6 +146,7 @@ impl KafkaOutbox {
                 }
                 // From here on the session is at its end.
                 Err(Failed::Unknown(why)) => {
+                    // Nothing more is sent. The lease of these letters ends, and settle finds out what arrived (G6).
                     all(answers, part.into_iter(), || unknown(&why));
                     return all(answers, parts.into_iter().flatten(), || later(&why));
                 }
@@ -212,6 +214,7 @@ impl KafkaOutbox {
     ) -> Result<Vec<Written>, Failed> {
         let Some(session) = held.0.clone() else { return Err(Failed::Broken(Broken::Fenced)) };
         let stop = Arc::new(Stop::default());
+        // A future that is dropped here stops the thread that has the transaction, which would commit otherwise.
         let _stop = StopOnDrop(Arc::clone(&stop));
         let stopped = Arc::clone(&stop);
         let work = aside(PATIENCE * 6, move || {
@@ -228,6 +231,7 @@ impl KafkaOutbox {
         };
         match done {
             Some((Ok(written), _)) => Ok(written),
+            // The request to commit went out, and its answer did not come.
             Some((Err(Broken::Server(error)), true)) => Err(Failed::Unknown(error.to_string())),
             Some((Err(broken), _)) => Err(Failed::Broken(broken)),
             None => Err(Failed::Unknown("the client has not answered".to_owned())),

@@ -30,14 +30,17 @@ impl KafkaOutbox {
             // What it has open itself is ended by the next session.
             drop(self.session.lock().await.take());
         } else {
+            // The session is opened only to fence that sender off, and is closed at once.
             let taken = self.open_session(sender).await;
             drop(taken.map_err(|error| error.for_store(REPLAYING))?);
         }
+        // The sender is fenced and commits nothing any more, so what it has committed stands before this record (G6).
         let own = self.mark().await?;
         let (topic, lookup) = (&self.ledger, &self.lookup);
         let failed = |error: SetupError| error.for_store(REPLAYING);
         let partitions = lookup.partitions(topic).await.map_err(failed)?;
         let begin = partitions.get(&0).map_or(0, |bounds| bounds.begin);
+        // The claim has the time of the store and the ledger that of the broker, which may differ a little.
         let from = lookup.since(topic, &partitions, since.before(SKEW)).await.map_err(failed)?;
         let from = from.get(&0).copied().unwrap_or(begin);
         let (brokers, name) = (self.brokers.clone(), topic.clone());

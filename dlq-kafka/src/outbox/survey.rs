@@ -40,6 +40,7 @@ impl KafkaOutbox {
         let mut topics = BTreeSet::new();
         while let Some((to, found)) = asked.next().await {
             match found {
+                // Other groups pass over the records of a retry topic, so none of them is told there.
                 Ok(_) if to.consumer.is_none() => drop(topics.insert(to.subject.to_string())),
                 Ok(_) => {}
                 Err(SetupError::NotFound(why)) => drop(survey.closed.insert(to.clone(), why)),

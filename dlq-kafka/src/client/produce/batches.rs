@@ -90,6 +90,7 @@ impl Batches {
         }
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         let of = topics.as_mut()?.entry(topic.to_owned()).or_default();
+        // Batches are found by their place, so those of lower numbers are made too.
         for partition in i32::try_from(of.len()).ok()?..=partition? {
             of.push(Arc::new(Batch::new(topic, partition, self.joins)));
         }
@@ -115,6 +116,7 @@ impl Batches {
             lock(&batch.state).is_closed = true;
             match client {
                 Some(client) => drop(batch.go_on(client)),
+                // Whoever waits for one of these hears that the producer was closed.
                 None => lock(&batch.state).kept.clear(),
             }
         }

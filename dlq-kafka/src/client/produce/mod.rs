@@ -93,6 +93,7 @@ impl Slot {
     /// Has the next one make another client in the place of this one.
     fn give_up(&self, client: &Arc<Client>) {
         let mut slot = self.client.write().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else may have replaced it already, and the new client is well.
         if !slot.as_ref().is_some_and(|open| Arc::ptr_eq(open, client)) {
             return;
         }

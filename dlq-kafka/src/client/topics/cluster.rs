@@ -251,6 +251,7 @@ impl Cluster {
         let deadline = Instant::now() + PATIENCE;
         let answer = loop {
             let answer = ask(list.clone()).and_then(|answer| {
+                // The request succeeds as a whole, and the error of a partition stands in the list.
                 let moving = |one: &TopicPartitionListElem<'_>| one.error().err().filter(is_moving);
                 let moving = answer.elements().iter().find_map(moving);
                 moving.map_or(Ok(answer), Err)

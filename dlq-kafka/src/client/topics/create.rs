@@ -28,6 +28,7 @@ impl Cluster {
         let topics = planned.iter().map(|(wanted, count, retention, largest)| {
             let replication = wanted.replication.map_or(-1, i32::from);
             let topic = NewTopic::new(&wanted.name, *count, TopicReplication::Fixed(replication))
+                // All of these are set: the brokers' defaults may compact, remove by size, or replace a record's time.
                 .set("cleanup.policy", "delete")
                 .set("retention.ms", retention)
                 .set("retention.bytes", "-1")

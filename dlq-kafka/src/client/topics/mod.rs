@@ -93,6 +93,7 @@ fn make_here(brokers: &Brokers, asked: &[WantedTopic], create: bool) -> Result<M
     let creates = |topic: &WantedTopic| create && topic.role != Role::Source;
     let settling = Instant::now() + SETTLING;
     for (name, topic) in &wanted {
+        // A topic that is to be created is not waited for, since creating one that is there is no error.
         let until = if creates(topic) { Instant::now() } else { settling };
         match cluster.look_until(until, name)? {
             Look::There(seen) => _ = all.insert(name.clone(), seen),
@@ -105,6 +106,7 @@ fn make_here(brokers: &Brokers, asked: &[WantedTopic], create: bool) -> Result<M
     if !absent.is_empty() {
         return Err(SetupError::NotFound(absent.join("; ")));
     }
+    // They are read before the creation: the largest message of a new topic follows from that of its sources.
     read_settings(&mut cluster, Instant::now(), &mut all)?;
     let mut made = Made::default();
     if !missing.is_empty() {

@@ -1,6 +1,7 @@
 /// Returns the partition of a record: by its key as Java's producers do, so that records of one key stay together;
 /// without a key by `else_by`.
 pub(crate) fn partition_for(key: Option<&[u8]>, else_by: &[u8], partitions: i32) -> i32 {
+    // Java's producers clear the sign in this way too.
     let hash = murmur2(key.unwrap_or(else_by)) & 0x7fff_ffff;
     (hash % partitions.max(1).cast_unsigned()).cast_signed()
 }

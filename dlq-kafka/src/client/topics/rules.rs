@@ -206,6 +206,7 @@ pub(super) fn partitions(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> 
 /// Returns the largest size of its records, in bytes.
 pub(super) fn max_message(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> Option<u64> {
     let largest = sources(wanted, all).filter_map(Seen::max_message).max()?;
+    // The brokers keep `max.message.bytes` in 32 bits with a sign.
     Some((largest + ROOM).min(i32::MAX as u64))
 }
 

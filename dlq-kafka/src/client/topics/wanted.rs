@@ -88,6 +88,7 @@ pub(crate) fn merge(wanted: &[WantedTopic]) -> Result<BTreeMap<String, WantedTop
 impl WantedTopic {
     fn join(&mut self, other: Self) -> Result<(), SetupError> {
         self.role = match (self.role, other.role) {
+            // A retry or dead-letter topic may be the source of another consumer, and keeps its own role.
             (role, Role::Source) | (Role::Source, role) => role,
             (Role::Letters, Role::Letters) => Role::Letters,
             (Role::Stage { delay }, Role::Stage { delay: too }) => {
@@ -105,6 +106,7 @@ impl WantedTopic {
         self.sources.extend(other.sources);
         self.sources.sort_unstable();
         self.sources.dedup();
+        // The longest wish counts, so no consumer loses records by sharing the topic.
         self.retention = self.retention.max(other.retention);
         self.at_least = self.at_least.max(other.at_least);
         self.partitions = self.partitions.max(other.partitions);

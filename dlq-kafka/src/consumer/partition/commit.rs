@@ -15,6 +15,7 @@ impl Partition {
             return true;
         }
         let mut state = self.state();
+        // `committed` may have raised the bound meanwhile. An entry below the bound would stand first and hide those that wait.
         if self.is_free(offset) {
             return true;
         }
@@ -35,9 +36,11 @@ impl Partition {
     /// Notes that what [`Self::news`] has said was committed.
     pub(crate) fn committed(&self) {
         let mut state = self.state();
+        // `not_committed` has cleared it, so only what the brokers have confirmed lets records out.
         let Some(before) = state.granting.take() else { return };
         let rest = state.awaiting.split_off(&before);
         let granted = std::mem::replace(&mut state.awaiting, rest);
+        // They stay here until they are handed out. So no more than `AT_ONCE` are announced and not yet in flight.
         state.granted.extend(granted);
         self.free.fetch_max(before, Ordering::Release);
     }
@@ -46,6 +49,7 @@ impl Partition {
     /// are left out, and run again.
     pub(crate) fn shortens(&self) {
         let mut state = self.state();
+        // The limit of the brokers is not known here, so the room is halved until they take a commit.
         state.cut = ROOM - (ROOM - state.cut) / 2;
     }
 
@@ -56,6 +60,7 @@ impl Partition {
         if state.is_over || !std::mem::take(&mut state.has_ended) {
             return None;
         }
+        // A commit replaces the metadata of the one before, so each has to say how far records went out (G3).
         state.handover.hands_out(self.handed.load(Ordering::Relaxed));
         state.point(false)
     }
@@ -79,6 +84,7 @@ impl Partition {
     /// otherwise.
     pub(crate) fn news(&self) -> Option<(u64, String)> {
         let mut state = self.state();
+        // Commits go one at a time. What the one before was to grant is granted by now, or was refused.
         state.granting = None;
         if state.is_over {
             return None;
@@ -86,6 +92,7 @@ impl Partition {
         let handed = self.handed.load(Ordering::Relaxed);
         let has_handed = std::mem::replace(&mut state.told, handed) < handed;
         let is_dirty = std::mem::take(&mut state.is_dirty);
+        // An owner has died here. These records are announced by this commit and go out when it is confirmed (G3).
         if self.grants(&state) {
             let room = AT_ONCE - state.granted.len();
             let last = state.awaiting.iter().take(room).next_back();
@@ -116,6 +123,7 @@ impl Partition {
     pub(crate) fn close(&self, is_clean: bool) -> Option<(u64, String)> {
         self.leave();
         let mut state = self.state();
+        // Nothing goes out of a partition before it is open, so the word of the owner before stays as it is.
         if std::mem::replace(&mut state.is_over, true) || state.opening != Opening::Open {
             return None;
         }

@@ -28,6 +28,7 @@ impl Partition {
     /// A record was handed out to whoever handles it.
     pub(crate) fn handed_out(&self, offset: u64) {
         self.handed.fetch_max(offset.saturating_add(1), Ordering::Relaxed);
+        // No lock is taken here where no owner has died, which is the rule.
         if self.free.load(Ordering::Relaxed) != u64::MAX {
             self.state().granted.remove(&offset);
         }
@@ -59,6 +60,7 @@ impl Partition {
     /// Returns the fill level, where 1 is the bound: of records in flight, and of records that wait.
     pub(crate) fn fullness(&self, span: u64, held: usize, held_bytes: usize) -> f64 {
         let part = |some: f64, of: f64| some / of.max(1.0);
+        // While a killer may be near, few offsets are in flight at once, so another death names few suspects.
         let limit = span.min(self.limit.load(Ordering::Relaxed));
         let spanned = part(self.span.load(Ordering::Relaxed) as f64, limit as f64);
         let count = part(self.held.load(Ordering::Relaxed) as f64, held as f64);

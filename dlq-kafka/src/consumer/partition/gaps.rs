@@ -37,6 +37,7 @@ impl Partition {
         if ahead.is_none() || ahead != before {
             return;
         }
+        // The client steps over deleted records as well, so this part is looked at like any other gap.
         state.passes_over(from, to);
         state.tracker.passes(to);
         state.has_ended |= state.handover.reached(to);
@@ -64,8 +65,10 @@ impl Partition {
             return None;
         }
         let gap = Gap { from: start, to: low, done: state.handover.done_within(start, low) };
+        // The answer covers that gap. It would be counted twice if both told it.
         state.gap.take_if(|gap| gap.from < low);
         state.low = state.low.max(low);
+        // Nothing was received, so no record below `low` is in flight and the position may pass them all.
         if state.tracker.next().is_none() {
             state.tracker.passes(low);
             state.has_ended |= state.handover.reached(low);
@@ -85,6 +88,7 @@ impl Partition {
 
 impl State {
     pub(super) fn passes_over(&mut self, from: u64, to: u64) {
+        // What stands below `low` was told already.
         let from = from.max(self.low);
         if from >= to {
             return;

@@ -32,6 +32,7 @@ impl Hops {
         if !self.known.insert(hop) {
             return false;
         }
+        // Beyond the bound the oldest hop is forgotten. A copy that comes later than that runs again.
         self.order.push_back(hop);
         if self.order.len() > HOPS
             && let Some(oldest) = self.order.pop_front()

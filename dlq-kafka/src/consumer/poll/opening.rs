@@ -23,6 +23,7 @@ impl Poller {
     /// Says of partitions that are new that they are ours, before the first of their records is handed out: whoever
     /// finds that word without an end knows that we died.
     pub(super) fn take_over(&mut self) {
+        // What came early of a partition that went is for its new owner.
         self.early.retain(|piece| !piece.partition.is_leaving());
         let mut closed = self.shared.all();
         closed.retain(|partition| partition.opening() != Opening::Open);
@@ -32,6 +33,7 @@ impl Poller {
         if let Err(error) = self.find(&closed) {
             return self.not_opened("ask what was committed", error);
         }
+        // This thread does not wait for a commit that is on its way: it has to poll, and comes by again in a moment.
         let Some(turn) = self.shared.commits.turn(Duration::ZERO) else { return };
         let points = closed.into_iter().filter_map(|partition| {
             let point = partition.point(false)?;
@@ -43,6 +45,7 @@ impl Poller {
         }
         let Committed { done, mut refused } = commit(&self.consumer, points);
         drop(turn);
+        // Only what the brokers confirmed is open. A process that dies before this has handed out nothing of it.
         for partition in &done {
             partition.opened();
         }
@@ -109,6 +112,8 @@ impl Poller {
             // The client panics at metadata that is not UTF-8, which any other client can write.
             let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
             let metadata = metadata.unwrap_or_default();
+            // Records of a retry topic were acknowledged elsewhere, and those of an added partition came while the group ran:
+            // both are read from their beginning (G1).
             if committed.is_none()
                 && self.start == Start::Latest
                 && partition.stage.is_none()
@@ -122,6 +127,7 @@ impl Poller {
         if !at_end.is_empty() && self.latest.as_ref().is_none_or(JoinHandle::is_finished) {
             self.latest = new_partitions::begin(&self.consumer, at_end, self.left.is_none());
         }
+        // A partition without an answer is asked about again after `AGAIN`, and not in each turn of the loop.
         self.left = partitions.iter().any(|one| is_unknown(&one)).then(Instant::now);
         Ok(())
     }

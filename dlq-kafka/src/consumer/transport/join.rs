@@ -34,6 +34,7 @@ impl Member {
             let of = |topic: &String| ladder.former(&names, topic, &group);
             let mut former: Vec<_> = topics.iter().flat_map(of).collect();
             former.retain(|stage| !topics.contains(&stage.topic) && !read.contains(&stage.topic));
+            // A name without the group may be another group's stage, so only what this group has read is taken for its own.
             if ladder.is_shared() {
                 let was_read = |stage| Ok(is_read(&mut cluster, &group, &stage)?.then_some(stage));
                 let all = former.into_iter().map(was_read);
@@ -57,6 +58,7 @@ impl Member {
         let defaults = [
             // After so long without a poll the group gives what we have to others, also while it ends.
             ("max.poll.interval.ms", &*seldom),
+            // A process that died keeps its partitions for so long.
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "3000"),
             // How late a partition is heard of again after a pause.

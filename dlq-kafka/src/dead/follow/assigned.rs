@@ -134,6 +134,7 @@ impl ConsumerContext for Assigned {
             Rebalance::Revoke(list) => {
                 inner.joining = Some(Instant::now());
                 for element in list.elements() {
+                    // Nothing is committed here: what is in flight comes again to the next owner, which finds no clean mark.
                     inner.ours.remove(&element.partition());
                 }
             }

@@ -37,6 +37,7 @@ impl Member {
                     ),
                 ));
             }
+            // Without a clean mark the owner before may have yielded entries up to the end and confirmed none of them.
             let is_clean = committed.is_none() || mark.as_ref().is_some_and(|mark| mark.clean);
             let (low, high) = if is_clean && committed.is_some() {
                 (0, 0)
@@ -50,6 +51,8 @@ impl Member {
                 committed: start,
                 confirmed: mark.as_ref().map_or(0, |mark| mark.confirmed),
             };
+            // `clean` is withdrawn before the first entry goes out.
+            // If the process dies then, the next owner says that entries came before.
             if is_clean || mark.is_none() {
                 let mark = self.mark_of(&place, false);
                 mark.write(&mut begun, &self.topic, partition, start).map_err(asked)?;
@@ -60,6 +63,7 @@ impl Member {
             self.consumer.commit(&begun, CommitMode::Sync).map_err(asked)?;
         }
         let mut ours = self.consumer.context().lock();
+        // A place is set only after the commit: `next` yields nothing of a partition without one.
         for (partition, place) in places {
             if let Some(partition) = ours.ours.get_mut(&partition) {
                 partition.place = Some(place);
@@ -80,6 +84,7 @@ impl Member {
             let mut ours = self.consumer.context().lock();
             let place = ours.place(one.partition, one.epoch).copied();
             drop(ours);
+            // That assignment is over. The entries come again to whoever has the partition now.
             let Some(mut place) = place else { continue };
             place.committed = one.next;
             place.confirmed += one.letters;
@@ -99,6 +104,7 @@ impl Member {
         }
         let mut ours = self.consumer.context().lock();
         for (one, place) in places {
+            // The partition may have gone during the commit, and another assignment reads its own place.
             if let Some(there) = ours.place(one.partition, one.epoch) {
                 (there.committed, there.confirmed) = (place.committed, place.confirmed);
             }
@@ -109,6 +115,7 @@ impl Member {
     /// Says that what was confirmed is all that was read, and leaves the group by the drop that follows.
     pub(super) fn leave(&self) {
         let mut list = TopicPartitionList::new();
+        // The mark of a partition with entries in flight stays as it is: they come again and say so.
         for (partition, ours) in &self.consumer.context().lock().ours {
             let Some(place) = ours.place.filter(|place| place.yielded == place.committed) else {
                 continue;

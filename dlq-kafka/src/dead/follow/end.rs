@@ -54,6 +54,7 @@ impl Member {
             let partition = element.partition();
             let ends = reach::watermarks(&self.consumer, &self.topic, partition);
             let (low, high) = ends.map_err(failed)?;
+            // Retention may have removed what the group has not read, and nothing is left to wait for then.
             let next = mark::offset(&element).unwrap_or(low).max(low);
             if next < high {
                 spans.push(Span {
@@ -72,6 +73,7 @@ impl Member {
         if found.iter().any(|(_, is_empty)| !is_empty) {
             return Ok(false);
         }
+        // What is left gave an error to the look. It is the end only if all of it is known to stay unreadable.
         spans.retain(|span| found.iter().all(|(found, _)| found != span));
         if spans.is_empty() {
             return Ok(true);
@@ -95,6 +97,7 @@ fn find(brokers: &Brokers, spans: &[Span]) -> Result<Spans, SetupError> {
         let is_empty = match polled {
             Some(Ok(message)) => message.offset() >= span.to,
             Some(Err(KafkaError::PartitionEOF(_))) => {
+                // The replica may be behind its leader, so its end counts only when nothing follows for `SURE`.
                 ended.get_or_insert_with(Instant::now);
                 return Seen::Nothing;
             }

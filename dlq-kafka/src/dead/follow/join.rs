@@ -29,6 +29,7 @@ pub(super) fn join(
 ) -> Result<Member, StoreError> {
     let for_store = |error: SetupError| error.for_store(OPENING);
     let session = lease.as_millis().to_string();
+    // A lease has room for several beats, so one that is late does not end it.
     let beat = (lease.as_millis() / 4).clamp(1, 3000).to_string();
     let own: [(&str, &str); 3] =
         [("group.id", group), ("session.timeout.ms", &session), ("heartbeat.interval.ms", &beat)];
@@ -48,6 +49,8 @@ pub(super) fn join(
         |text: String| Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));
     let reading = format!("read the offsets of topic `{topic}` by group `{group}`");
     let read = |patience| marks::read(&consumer, &topic, &partitions, patience);
+    // The mark is read, written where there is none, and read again: of two that begin at once both see the later one as a
+    // rule. What slips through is found by `prepare`.
     let mut written = false;
     loop {
         match reach::of_group(&consumer, heard, &reading, read).map_err(for_store)? {
@@ -74,6 +77,7 @@ pub(super) fn join(
                 written = true;
                 let mut first = TopicPartitionList::new();
                 for partition in &partitions {
+                    // The group names its store before the first entry, so a replay finds it there.
                     let (low, _) = reach::watermarks(&consumer, &topic, *partition)
                         .map_err(|error| asked("look for the start", error))?;
                     let mark = Mark { store: store.clone(), confirmed: 0, clean: true };

@@ -53,6 +53,7 @@ impl Mark {
     pub(super) fn read(element: &TopicPartitionListElem<'_>) -> Option<Self> {
         // The client panics at metadata that are not UTF-8, which another tool may write.
         let text = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned())).ok()?;
+        // Other metadata are somebody else's and no mark.
         serde_json::from_str(&text).ok()
     }
 }

@@ -227,6 +227,7 @@ pub(super) fn read<C: ConsumerContext>(
     let committed = consumer.committed_offsets(mark::all(topic, partitions), patience)?;
     let mut found = GroupOffsets::Nothing;
     for element in committed.elements() {
+        // A partition of which nothing is known may be the one that has the mark.
         element.error()?;
         if mark::offset(&element).is_none() {
             continue;

@@ -93,6 +93,7 @@ impl Member {
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
         let (mut wanted, mut asked) = (None, Instant::now());
         loop {
+            // The thread waits in `poll` while it has a request, and for a request otherwise.
             let command = if wanted.is_some() {
                 commands.try_recv().map_err(|error| match error {
                     TryRecvError::Empty => RecvTimeoutError::Timeout,
@@ -127,6 +128,7 @@ impl Member {
             match next.map(|answer| answer.map_err(|error| self.waits_for(error))) {
                 Some(answer) => {
                     let is_end = answer.as_ref().is_ok_and(Vec::is_empty);
+                    // The group is left before the answer: whoever hears of the end may end the process.
                     if is_end {
                         self.leave();
                     }
@@ -156,9 +158,12 @@ impl Member {
                     let patience = if taken.is_empty() { POLL } else { Duration::ZERO };
                     match self.poll(patience) {
                         Ok(Some(polled)) => polled,
+                        // A poll that served a rebalance gives no record.
+                        // `prepare` then runs before the first record of a new partition.
                         Ok(None) => break,
                         Err(error) if taken.is_empty() => return Some(Err(error)),
                         Err(error) => {
+                            // What was taken goes out first, and the error would be forgotten otherwise.
                             self.note(&error);
                             break;
                         }
@@ -170,6 +175,8 @@ impl Member {
             // What came with an earlier assignment comes again.
             let Some(place) = ours.place(partition, epoch) else { continue };
             let offset = i64::try_from(record.offset).unwrap_or(i64::MAX);
+            // This is noted before anybody takes it.
+            // An answer that is lost keeps `yielded` ahead of `committed`, and `leave` then says nothing.
             place.yielded = offset.saturating_add(1);
             let again = offset < place.again_until;
             bytes += record.value.as_ref().map_or(0, |value| value.len());
@@ -193,6 +200,7 @@ impl Member {
         if self.look.0.elapsed() < self.look.1 {
             return None;
         }
+        // A look asks the brokers about every partition, so it comes less often while nothing changes.
         self.look = (Instant::now(), (self.look.1 * 2).min(LOOK[1]));
         match self.is_at_end() {
             Ok(true) => Some(Ok(Vec::new())),
@@ -300,6 +308,7 @@ impl Member {
 
     /// Serves the group; what comes is kept.
     pub(super) fn hold(&mut self) {
+        // It takes a few at a time, since the next request waits for this.
         for _ in 0..16 {
             match self.poll(Duration::ZERO) {
                 Ok(Some(polled)) => self.held.push_back(polled),

@@ -50,6 +50,7 @@ const FIXED: [(&str, &str); 5] = [
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
     ("auto.offset.reset", "earliest"),
+    // What a transaction took back is no letter.
     ("isolation.level", "read_committed"),
     // With others closing may hang.
     ("partition.assignment.strategy", "range"),
@@ -147,6 +148,7 @@ impl Follow {
                 );
             }
         }
+        // They are kept until the answer is there, so what failed is committed again.
         self.confirmed.clear();
         Ok(())
     }
@@ -154,6 +156,7 @@ impl Follow {
 
 impl Entries for Follow {
     async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        // A commit that failed, or whose future was dropped, is made up for before more is yielded.
         if !self.confirmed.is_empty() {
             self.commit().await?;
         }
@@ -171,6 +174,7 @@ impl Entries for Follow {
     }
 
     async fn confirm(&mut self) -> Result<(), StoreError> {
+        // They are moved before the wait: a future that is dropped here leaves them to the next call.
         for (partition, done) in std::mem::take(&mut self.yielded) {
             merge(&mut self.confirmed, partition, done);
         }
@@ -183,6 +187,7 @@ impl Follow {
     async fn take(&mut self, limit: usize) -> Result<(), StoreError> {
         let due = self.looked + AGAIN;
         if !self.open.is_empty() && (Instant::now() >= due || self.open.len() >= OPEN) {
+            // No more may be kept, so nothing else is read until these were looked at again.
             if self.open.len() >= OPEN {
                 tokio::time::sleep_until(due.into()).await;
             }
@@ -271,6 +276,7 @@ impl Follow {
         }
         for (partition, epoch, next) in done {
             let furthest = self.furthest.entry(partition).or_insert((epoch, next));
+            // Another assignment reads on from the commit, so its offsets begin anew.
             if epoch > furthest.0 {
                 *furthest = (epoch, next);
             } else if epoch == furthest.0 {
@@ -278,6 +284,7 @@ impl Follow {
             }
             let next = if epoch == furthest.0 { furthest.1 } else { next };
             let is_before = |open: &&Taken| open.partition() == partition && open.epoch == epoch;
+            // An open letter comes after those behind it. The commit stays before it, so the next owner still gets it (G1).
             let open = self.open.iter().filter(is_before).map(|open| open.next() - 1).min();
             let next = open.map_or(next, |open| next.min(open));
             merge(&mut self.yielded, partition, Done { partition, epoch, next, letters: 1 });
@@ -299,6 +306,7 @@ fn merge(all: &mut BTreeMap<i32, Done>, partition: i32, done: Done) {
 /// Leaves its group.
 impl Drop for Follow {
     fn drop(&mut self) {
+        // The thread leaves its group once nobody can ask any more.
         self.commands = None;
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = left.recv_timeout(LEAVING);

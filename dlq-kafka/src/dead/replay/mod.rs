@@ -154,6 +154,7 @@ struct Agreed {
 
 impl Agreed {
     fn includes(&self, place: LetterPosition) -> bool {
+        // Two bounds are needed: a record that is written after the plan may have an earlier time than the plan's last letter.
         let end = self.picture.seen.get(&place.partition).map_or(0, |bounds| bounds.end);
         place.offset < end && Some(place) <= self.last
     }

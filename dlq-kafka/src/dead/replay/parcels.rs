@@ -37,6 +37,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     /// it is known which letter cannot be sent.
     pub(super) fn set_aside(&mut self, mut parcels: Vec<Parcel<'a>>, blamed: &[usize], code: Code) {
         if let [number] = blamed {
+            // A parcel is two records of the transaction: its letter and its mark.
             let parcel = parcels.remove(number / 2);
             let topic = &parcel.letter.topic;
             let error = not_taken(topic, code);
@@ -44,6 +45,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             return self.parts.push_front(parcels);
         }
         let half = parcels.split_off(parcels.len() / 2);
+        // Both go to the front, the first half last, so letters keep their order.
         self.parts.push_front(half);
         self.parts.push_front(parcels);
     }
@@ -53,6 +55,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         for parcel in parcels {
             topics.entry(Arc::clone(&parcel.letter.topic)).or_default().push(parcel);
         }
+        // The error does not say which topic it is of, so each is tried alone.
         if topics.len() > 1 {
             return topics.into_values().for_each(|parcels| self.parts.push_front(parcels));
         }
@@ -123,6 +126,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         }
         if let Some(rate) = self.replay.rules.rate {
             let count = u32::try_from(parcels.len()).unwrap_or(BATCH);
+            // The turn begins now at the earliest: time that went by without letters is not made up for by a burst.
             self.turn = self.turn.max(Instant::now()) + Duration::from_secs(1) * count / rate;
         }
         Ok(parcels)

@@ -85,6 +85,7 @@ impl KafkaReplay {
         picture: &'a Picture,
         agreed: Option<Agreed>,
     ) -> Result<(Shipment, Selected<'a, LetterPosition>), StoreError> {
+        // Letters that others wrote have other identities by another alias, so their marks would not be found (G6).
         if let Some(why) = picture.sent.refuses() {
             return Err(refused(why.to_owned()));
         }
@@ -110,6 +111,8 @@ impl KafkaReplay {
                 Err(error) => return Err(error.for_store(REPLAYING)),
             };
             match (&self.target, there) {
+                // One topic takes all letters here.
+                // Elsewhere a topic that is missing fails its own letters, and the others are sent.
                 (KafkaTarget::Topic(_), Err(why)) => return Err(refused(why)),
                 (_, there) => drop(shipment.topics.insert(topic, there)),
             }

@@ -107,6 +107,7 @@ fn topics_of(assignment: &[u8]) -> Option<BTreeSet<String>> {
         let length = u16::from_be_bytes(take(2)?.try_into().ok()?);
         let topic = std::str::from_utf8(take(length.into())?).ok()?;
         let partitions = u32::from_be_bytes(take(4)?.try_into().ok()?);
+        // Members of any kind write these bytes. A count that is too large ends the reading before anything is kept for it.
         take(usize::try_from(partitions).ok()?.checked_mul(4)?)?;
         if partitions > 0 {
             topics.insert(topic.to_owned());

@@ -83,6 +83,7 @@ impl KafkaReplay {
         let picture = self.letters.picture(before).await?;
         let (shipment, selected) = self.prepare(&picture, agreed).await?;
         let stopped = Arc::new(Stop::default());
+        // A future that is dropped here stops the thread that has the transaction, which would commit otherwise.
         let _stop = StopOnDrop(Arc::clone(&stopped));
         let mut run = Run {
             replay: self,
@@ -102,6 +103,7 @@ impl KafkaReplay {
         for (row, why) in selected.skip {
             run.tell(row, ReplayOutcome::Skipped(why));
         }
+        // `stop` does not drop the sending. The open transaction is aborted, or its commit is awaited, so the report is true.
         let ended = {
             let mut sending = pin!(run.send_all());
             tokio::select! {
@@ -172,6 +174,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         while self.has_more() && !self.is_stopped() {
             let before = self.report.sent;
             let Err(why) = self.send_some(ledger).await else { continue };
+            // Only failures in a row count, so a long replay is not ended by failures that are far apart.
             if self.report.sent > before {
                 (taken, broken) = (0, 0);
             }
@@ -213,6 +216,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     async fn send_some(&mut self, ledger: &mut Option<Ledger>) -> Result<(), Broken> {
         let (brokers, from) = (self.brokers.clone(), self.shipment.from.clone());
         let (at, topic) = (brokers.clone(), Arc::from(from.as_str()));
+        // The look at the stores is connected first. Later it takes a request for each group while a transaction is open.
         let watch = within(PATIENCE, move || {
             let watch = StoreWatch::open(&at, &topic)?;
             watch.refuse_kept()?;
@@ -247,12 +251,14 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let begun = self.shipment.begun(now());
         let begun =
             begun.map_err(|error| Broken::Refused(SetupError::Config(error.to_string())))?;
+        // The right is taken by now, so whatever others have committed stands before this record (G6).
         let begun = self.transact(session, watch, vec![begun]).await;
         if is_first && begun.is_err() {
             // Others may begin before it is tried again: it is to be looked at anew.
             *ledger = None;
         }
         let (_, offset) = begun?[0];
+        // Whatever was committed before the begin is read by now, so no letter goes out that has a mark (G6).
         self.read_ledger(ledger, offset).await?;
         loop {
             let parcels = match self.parts.pop_front() {
@@ -280,6 +286,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
                         self.tell(parcel.row, ReplayOutcome::Sent);
                     }
                 }
+                // A letter has an even number and its mark the next one. Where a mark is blamed, the ledger is at fault.
                 Err(Broken::Records(blamed, code)) if blamed.iter().all(|one| one % 2 == 0) => {
                     self.set_aside(parcels, &blamed, code);
                     return Ok(());
@@ -289,6 +296,8 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
                     return Ok(());
                 }
                 Err(why) => {
+                    // The answer may have been lost after the commit.
+                    // The ledger is read before any of these is sent again (G6).
                     self.unsure.extend(parcels.iter().map(|parcel| parcel.row.letter.death()));
                     self.parts.push_front(parcels);
                     return Err(why);
@@ -342,6 +351,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             self.rows.extend(past.map(|parcel| parcel.row));
         }
         self.parts = parts;
+        // The ledger has said of each of them by now whether it was sent.
         self.unsure.clear();
         Ok(())
     }
@@ -369,6 +379,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
     async fn make_way(&self, ledger: &mut Option<Ledger>) -> Result<(), StoreError> {
         let failed = |error: SetupError| error.for_store(REPLAYING);
         while !self.is_stopped() {
+            // The time is random, so two who fence each other off do not come back at the same moment.
             let while_ = Duration::from_millis(1_000 + random() % 2_000);
             let Some(mut open) = ledger.take() else {
                 self.pause(while_).await;
@@ -379,6 +390,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
                 let moves = open.moves_within(while_, &stop);
                 moves.map(|moves| (open, moves))
             });
+            // The ledger is lost with the answer, so the next try opens and reads it anew.
             let Some(moved) = moved.await else { return Ok(()) };
             let (open, moves) = moved.map_err(failed)?;
             *ledger = Some(open);

@@ -65,6 +65,7 @@ pub(crate) async fn listeners(
                 ));
             }
         }
+        // A cluster that is away fails the plan. Whoever may not ask is told what is not known, and may still send.
         Some(Err(SetupError::Unavailable(text, source))) => {
             return Err(SetupError::Unavailable(text, source).for_store(REPLAYING));
         }
@@ -130,6 +131,7 @@ pub(super) fn committed(
 ) -> Result<TopicPartitionList, SetupError> {
     let what = format!("read the offsets of group `{group}`");
     let mut config = lookup::config(brokers)?;
+    // A client asks for the offsets of its own group only, so each group takes a client.
     let made = config.set("group.id", group).create_with_context(Heard::default());
     let client: BaseConsumer<Heard> = made.map_err(|error| SetupError::answered(&what, error))?;
     reach::of_group(&client, client.context(), &what, |patience| -> KafkaResult<_> {
