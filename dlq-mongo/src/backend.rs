@@ -33,6 +33,7 @@ impl Backend for MongoStore {
 
     async fn claim_due(&self, request: &ClaimRequest) -> StoreResult<Option<Vec<Claim>>> {
         const DURING: &str = "claim letters";
+        // Claims pass over locked letters, so that nobody else would come across what a dead process has locked.
         self.sweep_now_and_then().await.during(DURING)?;
         self.db().claim_plainly(request).await.during(DURING)
     }

@@ -46,6 +46,8 @@ impl Db {
             .collect();
         for change in rows.letters() {
             if let (Some(before), Some(after)) = (change.before, change.after)
+                // A token that was reserved before the letter was read may be lower than one that it has had, and would
+                // fence nobody off (G6).
                 && after.fence < before.fence
             {
                 return Ok(None);
@@ -55,10 +57,14 @@ impl Db {
             let former = change.before.and_then(|row| row.key.as_ref());
             if let Some(key) = key.filter(|key| former != Some(*key) && !given_up.contains(*key)) {
                 let former = former.map(|key| keys::binary(key.to_bytes()));
+                // Taken while it is locked, so that the unique index can still refuse it. A key that another letter of
+                // this commit gives up is written when it is applied.
                 locked.takes = Some((keys::binary(key.to_bytes()), former));
             }
             let version = locked.expected.map_or(locked.first, |expected| expected + 1);
             let items = [change.before, change.after].into_iter().flatten();
+            // An item is only changed where it has a lower version, so that a commit that is applied late overwrites
+            // nothing newer.
             versions.extend(items.filter_map(|row| row.item).map(|item| (item, version)));
             if change.changed >= Changed::Run || change.after.is_none() {
                 let kept = |it: &&Reference| {
@@ -169,6 +175,7 @@ impl Db {
         for note in notes {
             match note {
                 Note::New(entry) => {
+                    // An entry has its number before the commit, which may be applied twice, so that it is written once.
                     let number = self.next_number("audit").await?;
                     last = Some(number);
                     let put = doc! {
@@ -184,6 +191,7 @@ impl Db {
                     let grown = before.saturating_add_unsigned(*by);
                     let grow = doc! {
                         "q": { "_id": *entry },
+                        // `$max` and not `$inc`, since the commit may be applied twice.
                         "u": { "$max": { "affected": grown } },
                     };
                     steps.plain.push((Coll::Audit, grow));
@@ -214,6 +222,8 @@ impl Db {
         let ids: Vec<_> = operations.iter().map(|id| keys::operation(*id)).collect();
         let filter = doc! { "_id": { "$in": ids }, "lock": { "$exists": false } };
         for found in self.find_operations(filter, FindOptions::default()).await? {
+            // Counts are those of the items, and no commit writes them: the state that follows is written afterwards, by
+            // whoever comes first.
             let state = found.operation.advance(now, 0).state;
             if state == found.operation.state {
                 continue;
@@ -244,6 +254,7 @@ impl Db {
     pub(crate) async fn write_single(&self, locked: &Locked) -> Result<Single> {
         let token = ObjectId::new();
         let (mut set, mut unset) = (locked.set.clone(), locked.unset.clone());
+        // By this token the call knows its own write again when the answer was lost.
         set.insert("w", token);
         let wrote = match locked.expected {
             None => {

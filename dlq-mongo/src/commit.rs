@@ -174,10 +174,12 @@ const LOCKABLE: [Coll; 3] = [Coll::Letters, Coll::Operations, Coll::Schedules];
 impl Db {
     /// Commits. Returns false if something had changed, or somebody else is at it: decide again.
     pub(crate) async fn commit(&self, steps: &Steps) -> Result<bool> {
+        // A new id for each try, so that a lock tells which of them it belongs to.
         let id = ObjectId::new();
         let bytes = steps.written().to_vec().map_err(|error| Fault::corrupt("commit", &error))?;
         let at = self.server_now().await?;
         let mut document = doc! { "_id": id, "state": "open", "at": at.as_nanos() };
+        // A document has a bound that many letters together may pass. Pieces are there before the commit names them.
         if bytes.len() <= 16 * INLINE {
             let steps = Binary { subtype: BinarySubtype::Generic, bytes };
             document.insert("steps", Bson::Binary(steps));
@@ -185,6 +187,7 @@ impl Db {
             let parts = self.write_parts(&Bson::ObjectId(id), &bytes, at).await?;
             document.insert("steps_parts", parts.written());
         }
+        // The commit is written before any lock: a call that meets one has to find out what it belongs to.
         self.insert(Coll::Commits, vec![document]).await?;
         let locked = self.lock(id, steps).await;
         let is_locked = match locked {
@@ -195,6 +198,7 @@ impl Db {
                 return Err(fault);
             }
         };
+        // A lock of somebody else is not waited for here, where locks are held, so that no two commits wait in a circle.
         if !is_locked || !self.decide(id).await? {
             self.call_off(id, steps).await?;
             return Ok(false);
@@ -251,6 +255,7 @@ impl Db {
             "q": { "_id": id, "state": "open" },
             "u": { "$set": { "state": "done" } },
         };
+        // Of the owner who decides and others who make it void, this one condition lets only the first succeed.
         let wrote = self.update(Coll::Commits, vec![update]).await?;
         if wrote.n == 1 {
             return Ok(true);
@@ -262,6 +267,8 @@ impl Db {
 
     /// Writes everything of a commit that is done. May be done by several at once, and again.
     async fn apply(&self, id: ObjectId, steps: &Steps) -> Result<()> {
+        // These come before what is locked: its update takes the lock away, and whoever reads it then finds all that goes
+        // with it.
         for coll in [Coll::Items, Coll::Aliases, Coll::Audit, Coll::Operations] {
             let of_it = steps.plain.iter().filter(|(of, _)| *of == coll);
             let (deletes, updates): (Vec<_>, Vec<_>) =
@@ -272,6 +279,7 @@ impl Db {
         }
         for coll in LOCKABLE {
             let of_it = || steps.locked.iter().filter(move |it| it.coll == coll);
+            // A write needs the lock of this commit: others may have applied it, and gone on with the letter since.
             let q = |it: &Locked| doc! { "_id": it.id.clone(), "lock": id };
             let removed = of_it().filter(|it| it.is_removed);
             let removed = removed.map(|it| doc! { "q": q(it), "limit": 1_i32 }).collect();
@@ -294,6 +302,7 @@ impl Db {
             let again = again.map(|it| update(it, false)).collect();
             self.update(coll, again).await?;
         }
+        // The commit goes last: until everything is written, it is all that says what a lock is for.
         self.delete_commit(id).await
     }
 
@@ -332,6 +341,8 @@ impl Db {
                 Some(former) => doc! { "$set": { "dedup": former.clone() } },
                 None => doc! { "$unset": { "dedup": "" } },
             };
+            // A key is given back only under the lock of this commit: a letter that it never came to has its key from
+            // somebody else.
             let q = doc! { "_id": it.id.clone(), "lock": id, "dedup": key.clone() };
             Some(doc! { "q": q, "u": update })
         });
@@ -346,6 +357,7 @@ impl Db {
     }
 
     async fn unlock(&self, coll: Coll, id: ObjectId) -> Result<()> {
+        // New documents go first: without its lock such a document would be taken for a letter that has lost its fields.
         let empty = doc! { "lock": id, mark(coll): { "$exists": false } };
         self.delete(coll, vec![doc! { "q": empty, "limit": 0_i32 }]).await?;
         let unlock = doc! { "q": { "lock": id }, "u": { "$unset": { "lock": "" } }, "multi": true };
@@ -375,6 +387,8 @@ impl Db {
             };
             match commit.get_str("state") {
                 Ok("done") => return self.apply(id, &self.steps(&commit).await?).await,
+                // The time counts from the first look by the clock of this process, so that clocks that differ shorten
+                // nobody's time.
                 Ok("open") if began.elapsed() < self.patience => sleep(PAUSE).await,
                 Ok("open") => {
                     let steps = self.steps(&commit).await?;
@@ -388,6 +402,7 @@ impl Db {
     /// Ends commits that were left behind. Void ones are kept for a day, for those who still lock for them.
     pub(crate) async fn sweep_commits(&self) -> Result<u64> {
         let now = self.server_now().await?;
+        // Twice the patience keeps a commit under way from being made void by a clock that is a little ahead.
         let left = now.before(self.patience * 2).as_nanos();
         let mut swept = 0;
         // Apart from void ones, of which there may be so many that no other would be come to.

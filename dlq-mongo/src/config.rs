@@ -208,6 +208,7 @@ impl MongoBuilder {
         let name = self.name(&options);
         check_name("database", &name)?;
         check_name("prefix", &self.prefix)?;
+        // A URL that says otherwise is heeded. The driver alone would let a call wait for half a minute.
         options.server_selection_timeout.get_or_insert(SELECTION);
         options.connect_timeout.get_or_insert(SELECTION);
         options.app_name.get_or_insert_with(|| "dlq".to_owned());
@@ -219,6 +220,7 @@ impl MongoBuilder {
         let client = Client::with_options(options)?;
         let (prefix, clock) = (self.prefix.clone(), self.clock.clone());
         let db = Db::new(&client, &name, prefix, clock, self.answer_timeout, self.patience);
+        // Unfit servers are refused before anything is written, since they would lose letters or run them twice (G6, G9).
         db.refuse_unfit().await?;
         db.refuse_capped().await?;
         Ok((db, identity))

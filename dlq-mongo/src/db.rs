@@ -173,6 +173,7 @@ impl Db {
         let here = before / 2 + after / 2;
         // The server's clock shows whole milliseconds.
         let offset = there.saturating_mul(1_000_000).saturating_sub(here);
+        // A difference within the round trip cannot be told from none, so that it is read as none.
         let offset = if offset.abs() <= (after - before).max(1_000_000) { 0 } else { offset };
         *self.offset.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((Instant::now(), offset));
@@ -186,6 +187,8 @@ impl Db {
     {
         let mut pauses = PAUSES.into_iter();
         loop {
+            // The answers of a repetition are to be read with care: what is not there to change may have been changed by
+            // the first try.
             let is_repeated = pauses.len() < PAUSES.len();
             let answer = timeout(self.answer_timeout, call()).await.unwrap_or_else(|_| {
                 let silent = self.answer_timeout.as_secs();
@@ -284,7 +287,9 @@ impl Db {
             let command = doc! {
                 verb: self.name(coll),
                 field: batch,
+                // A taken key does not keep back the statements behind it.
                 "ordered": false,
+                // It goes with each write, so that no URL weakens it (G1).
                 "writeConcern": { "w": "majority", "j": true },
             };
             let run = || async { judged(self.database.run_command(command.clone()).await?) };

@@ -17,6 +17,8 @@ const PAGE: i64 = 1_000;
 impl Db {
     /// Switches deduplication on, and gives the oldest letter of each original its key.
     pub(crate) async fn switch_dedup_on(&self) -> Result<()> {
+        // The switch comes before the walk: every write from now on takes keys. A process that dies in the walk leaves
+        // letters without keys until it is switched on again.
         let on = doc! { "q": { "_id": "dedup" }, "u": { "$set": { "on": true } }, "upsert": true };
         self.update(Coll::Meta, vec![on]).await?;
         let mut after: Option<Cursor> = None;

@@ -43,6 +43,8 @@ impl Db {
             let row = Row::new(rules::put(letter.clone(), now));
             let mut document = self.fields(&row, Changed::All, true, at).await?.set;
             document.insert("_id", keys::letter(letter.id));
+            // The version is greater than any of a letter of this id that was deleted, so that a call that saw that one
+            // cannot change this one.
             document.insert("v", at.as_nanos() / 1_000);
             documents.push(document);
         }
@@ -74,6 +76,7 @@ impl Db {
             let has_operation = found.iter().any(|found| found.contains_key("operation"));
             // Where not all room is used up, operations may release letters into it.
             let has_room = (found.len() as i64) < wanted;
+            // At the first look nothing is claimed yet, so that the engine can still take over all of the call.
             if look == 0 && (has_operation || has_room && self.may_release().await?) {
                 return Ok(None);
             }
@@ -108,6 +111,8 @@ impl Db {
         request: &ClaimRequest,
         now: dlq_core::Timestamp,
     ) -> Result<Vec<Claim>> {
+        // The answer of an update is a number and does not say which letters: the token finds them, also after a lost
+        // answer.
         let token = ObjectId::new();
         let until = now.after(request.lease);
         let q = |more: Document| {
@@ -133,6 +138,7 @@ impl Db {
             set.extend(more);
             set
         };
+        // There is an update for each status, since classic operators cannot copy the field into `claim_former`.
         let fresh = |status: Status| {
             doc! {
                 "q": q(doc! { "status": status.as_str(), "claim_until": { "$exists": false } }),
@@ -144,6 +150,7 @@ impl Db {
                 "multi": true,
             }
         };
+        // A claim that is still there was not finished within its lease, which counts as a crash (G3).
         let lapsed = doc! {
             "q": q(doc! { "claim_until": { "$lte": time(now) }, "claim_sender": { "$exists": false } }),
             "u": {
@@ -191,6 +198,7 @@ impl Db {
             let set = doc! { "claim_until": until.clone(), "available": until.clone() };
             doc! { "q": q, "u": { "$set": set, "$inc": { "v": 1_i64 } } }
         };
+        // Where one was not held, the others are longer already, and the engine looks at each of them once more.
         let wrote = self.update(Coll::Letters, tokens.iter().map(extend).collect()).await?;
         let is_all = wrote.n == tokens.len() as u64;
         Ok(is_all.then(|| vec![true; tokens.len()]))
@@ -245,6 +253,7 @@ impl Db {
             return Ok(vec![None; finishes.len()]);
         }
         let wrote = self.update(Coll::Letters, updates).await?;
+        // After a lost answer the second try finds nothing held: `finished` tells what the first has ended.
         let ended: HashSet<ClaimToken> = if wrote.n == plain.len() as u64 {
             plain.into_iter().collect()
         } else {

@@ -172,6 +172,7 @@ impl Db {
                     self.insert(Coll::Keys, vec![set]).await?
                 }
                 Some(entry) => {
+                    // The whole state is the condition: of two who found the lease ended only one claims.
                     let q = doc! {
                         "_id": id.clone(),
                         "fence": entry.fence,
@@ -211,6 +212,7 @@ impl Db {
         if wrote.n == 1 {
             return Ok(true);
         }
+        // Nothing matched: an earlier try of this call has done it, or the claim is lost.
         let found = self.key(&id).await?;
         Ok(found
             .is_some_and(|entry| entry.fence == token.fence.cast_signed() && entry.phase == is_so))

@@ -190,6 +190,7 @@ impl Db {
             options.projection = Some(codec::head());
         }
         let documents = self.find(Coll::Letters, filter, options).await?;
+        // A lock may stand for a change that has been decided, so that the letter is not read before that is written.
         let locks: HashSet<ObjectId> =
             documents.iter().filter_map(|found| found.get_object_id("lock").ok()).collect();
         for lock in &locks {
@@ -212,6 +213,7 @@ impl Db {
             return Ok(LoadedRows { rows, is_locked: false });
         }
         let (rows, torn) = self.whole(documents).await?;
+        // A letter whose pieces were replaced in between is read again, as one that was locked.
         Ok(LoadedRows { is_locked: !torn.is_empty(), rows })
     }
 

@@ -16,6 +16,7 @@ impl CrashMarks for MongoStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
         const DURING: &str = "mark the beginning of a run";
         let (id, token) = (keys::letter(letter), Bson::ObjectId(ObjectId::new()));
+        // Runs are a set, so that a mark that is written again after a lost answer is one run (G3).
         let add = doc! { "$addToSet": { "runs": token.clone() } };
         let marked = self.db().find_and_modify(Coll::Marks, doc! { "_id": id }, add, true, true);
         let marked = marked.await.during(DURING)?;

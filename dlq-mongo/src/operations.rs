@@ -52,6 +52,7 @@ impl Db {
         mut filter: Document,
         mut options: FindOptions,
     ) -> Result<Vec<VersionedOperation>> {
+        // A document with nothing but a lock is an operation that is being started, and may never come to be.
         filter.insert("number", doc! { "$exists": true });
         options.sort.get_or_insert_with(|| doc! { "number": 1_i32 });
         let documents = self.find(Coll::Operations, filter, options).await?;

@@ -72,6 +72,7 @@ impl Db {
         bytes: &[u8],
         at: Timestamp,
     ) -> Result<Reference> {
+        // Nobody has had this name, so that pieces of another version are never mixed in.
         let name = ObjectId::new();
         let pieces: Vec<_> = bytes.chunks(PIECE).enumerate().collect();
         let count = pieces.len();
@@ -98,6 +99,8 @@ impl Db {
             let ids: Vec<_> = reference.pieces().collect();
             let options = FindOptions::builder().sort(doc! { "_id": 1_i32 }).build();
             let pieces = self.find(Coll::Parts, doc! { "_id": { "$in": ids } }, options).await?;
+            // Pieces never change, so that what is there is right; some that are missing mean that the letter has others
+            // by now.
             if pieces.len() != reference.count {
                 continue;
             }

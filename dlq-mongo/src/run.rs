@@ -43,6 +43,7 @@ impl Db {
         let began = Instant::now();
         let mut lost: u32 = 0;
         loop {
+            // All is loaded anew after a loss, with the versions of now.
             let (mut rows, mut seen) = (Rows::new(self.now().await?), Seen::default());
             let mut needs = Needs::default();
             verb.needs(&mut needs);
@@ -69,6 +70,7 @@ impl Db {
                 }
                 return Ok(Ok(Done { answer, note: written.note }));
             }
+            // The bound keeps a letter that changes all the time from holding a call for ever.
             if began.elapsed() > LONGEST {
                 return Err(Fault::unavailable(
                     "others change the same letters all the time; try again later",
@@ -85,6 +87,7 @@ impl Db {
         // Only a commit knows for certain, after an answer was lost, that it has happened.
         if let ([single], [], false) = (&steps.locked[..], &steps.plain[..], is_once)
             && single.coll == Coll::Letters
+            // A deletion leaves nothing behind by which it could be recognised after a lost answer.
             && !single.is_removed
         {
             return Ok(self.write_single(single).await? == Single::Written);

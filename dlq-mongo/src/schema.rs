@@ -122,6 +122,7 @@ impl Db {
         }
         let version = doc! {
             "q": { "_id": "version" },
+            // What is there is left: an older program does not set a version back.
             "u": { "$setOnInsert": { "n": i64::from(VERSION) } },
             "upsert": true,
         };

@@ -87,6 +87,7 @@ impl MongoStore {
             let mut swept = self.inner.swept.lock().unwrap_or_else(PoisonError::into_inner);
             let is_time = swept.elapsed() >= SWEEP;
             if is_time {
+                // The time is set before the sweep, so that of many claims at once only one sweeps.
                 *swept = Instant::now();
             }
             is_time

@@ -111,6 +111,7 @@ async fn ranges_by(node: &ConnectionInfo, config: &RedisConfig) -> Result<Ranges
     for range in as_array(&answer) {
         let [from, to, master, ..] = as_array(range) else { continue };
         let [host, port, ..] = as_array(master) else { continue };
+        // An empty host stands for that of the node that was asked.
         let host = as_text(host).filter(|host| !host.is_empty());
         let Ok(port) = u16::try_from(as_int(port)) else { continue };
         let addr = match node.addr() {

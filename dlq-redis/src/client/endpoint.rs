@@ -130,6 +130,7 @@ impl Endpoint {
         config: &RedisConfig,
         response: Option<Duration>,
     ) -> Result<MultiplexedConnection, RedisError> {
+        // In a cluster and by sentinels the node is looked up for each connection, since a fail-over may have moved it.
         let client = match self {
             Self::Single { client, .. } => client.clone(),
             #[cfg(feature = "cluster")]

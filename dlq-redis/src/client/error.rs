@@ -92,6 +92,7 @@ impl RedisError {
 
     /// Returns true if the connection is of no use any more.
     pub(crate) fn ends_connection(&self) -> bool {
+        // A master that was demoted goes on answering: only a new connection finds its successor.
         let is_demoted = self.code().is_some_and(|code| code == "READONLY");
         is_demoted || (self.kind == RedisErrorKind::Unavailable && self.code.is_none())
     }
@@ -235,6 +236,8 @@ impl From<redis::RedisError> for RedisError {
                 let hidden =
                     || HIDDEN.iter().copied().find(|code| detail.contains(&format!("{code} ")));
                 let code = match error.code().unwrap_or("ERR") {
+                    // Otherwise a full memory or a missing group would look like an error that nobody expects, and nobody
+                    // would wait for it to pass.
                     "ERR" => hidden().unwrap_or("ERR"),
                     code => code,
                 };

@@ -168,6 +168,8 @@ impl RedisClient {
     /// Callers that waited while an attempt failed share its error: each would wait for a time limit of its own otherwise.
     async fn link(&self) -> Result<(Link, u64), RedisError> {
         let shared = &*self.shared;
+        // The number is read before the lock is waited for: a greater one afterwards means that an attempt has failed
+        // meanwhile.
         let before = shared.failures.load(Ordering::Acquire);
         let mut connection = shared.connection.lock().await;
         if let Some(link) = &connection.link {
@@ -198,6 +200,7 @@ impl RedisClient {
             return;
         }
         let mut connection = self.shared.connection.lock().await;
+        // Another call may have replaced the connection by now, and its successor works.
         if connection.number == number {
             connection.link = None;
         }
@@ -216,6 +219,7 @@ impl RedisClient {
                 Err(error) => error,
             };
             self.dismiss(number, &error).await;
+            // A time-out is not repeated: the server may still be at it, and the caller has waited its time.
             if left == 0 || !error.is_connection_lost() {
                 return Err(error);
             }
@@ -256,6 +260,7 @@ impl RedisClient {
         for cmd in cmds {
             pipeline.add_command(cmd.clone());
         }
+        // Each command keeps its own answer, so that a letter that is refused does not fail the others.
         pipeline.ignore_errors();
         let pipeline = &pipeline;
         let (answers, number) =

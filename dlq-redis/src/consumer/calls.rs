@@ -133,12 +133,15 @@ impl Calls {
         let (answer, answered) = oneshot::channel();
         let asked = Asked { word, by: By::Caller(answer) };
         self.asked.send(asked).map_err(|_| gone())?;
+        // This ends the gathering of posted words, so that a caller does not wait for them.
         self.posted.awaited.notify_one();
         answered.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Says a word whose answer nobody awaits, until it is heard or `until` has come. False where that is not possible.
     pub(super) fn post(&self, word: Word, until: Instant) -> bool {
+        // A word is counted before it is handed over: `heard` waits for the count, and would miss one that is counted
+        // later.
         let is_room = |open| (open < POSTED).then_some(open + 1);
         let taken = self.posted.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_room);
         if taken.is_err() {
@@ -154,6 +157,7 @@ impl Calls {
     /// Waits until every word that was posted is heard, or its time is over.
     pub(super) async fn heard(&self) {
         loop {
+            // The future is made before the count is read, since `notify_waiters` keeps nothing for those who come later.
             let fewer = self.posted.fewer.notified();
             if self.open() == 0 {
                 return;
@@ -180,6 +184,7 @@ async fn run(
     loop {
         tokio::select! {
             biased;
+            // Repetitions come first: under load there are always new words, and repetitions would wait for ever.
             () = sleep_until(again), if !unheard.is_empty() => batch.append(&mut unheard),
             count = asked.recv_many(&mut batch, BATCH) => if count == 0 { return },
         }
@@ -200,6 +205,7 @@ async fn run(
         for ((word, by), said) in words.into_iter().zip(by).zip(answers) {
             match (by, said) {
                 (By::Caller(caller), said) => drop(caller.send(said)),
+                // It stays among the open ones, so that their bound also limits what a silent server is still to be told.
                 (By::Nobody(until), Err(_)) if Instant::now() + PAUSE < until => {
                     unheard.push(Asked { word, by: By::Nobody(until) });
                 }
@@ -216,6 +222,7 @@ async fn run(
             }
         }
         posted.over(over);
+        // A time that is still to come is left alone: a steady flow of words would put repetitions off for ever.
         if again <= Instant::now() {
             again = Instant::now() + PAUSE;
         }
@@ -267,6 +274,7 @@ async fn acknowledge(
     if which.is_empty() {
         return Ok(true);
     }
+    // The number in the answer is not looked at: an entry that is not pending any more was acknowledged before.
     let mut cmd = redis::cmd("XACK");
     cmd.arg(&*place.keys.stream).arg(&*place.group);
     for at in which {
@@ -333,6 +341,8 @@ async fn scripted(
         match answer {
             Ok(value) => {
                 let said = as_array(&value);
+                // 2 counts as well: an entry that was deleted while its handler runs is held to its end, since its bytes
+                // are here.
                 outcomes.extend(
                     (0..chunk.len()).map(|at| Ok(said.get(at).is_some_and(|one| as_int(one) > 0))),
                 );
@@ -345,5 +355,6 @@ async fn scripted(
 
 /// Whole milliseconds, rounded up: nothing is early.
 pub(crate) fn millis(time: Duration) -> u64 {
+    // The bound keeps its sum with a time whole in Lua, whose numbers are exact up to 2^53.
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(1 << 50)
 }

@@ -67,10 +67,13 @@ impl Drop for Doubt<'_> {
 
 impl CrashMarks for RedisCrashMarks {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        // A mark that may have been written for a run that never began would count as a crash (G3).
         self.settle_doubts().await?;
         let key = self.keys.marks(&letter.to_string());
         let token = format!("{:016x}{:016x}", random(), random());
         let call = BEGIN_MARK.keys(&[&key]).arg(&token).arg(millis(KEPT));
+        // The doubt is armed before the call: after an error, or where the caller is dropped, it is open whether the mark
+        // is there.
         let mut doubt = Doubt(self, Some(Mark { key, token }));
         let earlier = self.client.script(&call).await;
         let earlier = earlier.map_err(|error| error.for_running_store(MARKING))?;

@@ -110,11 +110,14 @@ impl Reader {
             let mut connection = self.shared.client.dedicated(&place.keys.stream).await?;
             let mut ask = redis::cmd("CLIENT");
             ask.arg("ID");
+            // Without the number a blocked read is waited for instead of ended, so that an error here is no reason to
+            // fail.
             let told = timeout(SILENCE, ask.query_async(&mut connection)).await;
             self.id = told.ok().and_then(Result::ok);
             self.connection = Some(connection);
         }
         let begun = Instant::now();
+        // What an earlier read was handed out and never received comes first: nobody renews its lease.
         if self.lost {
             let call = RECOVER
                 .keys(&[&*place.keys.stream])
@@ -135,12 +138,15 @@ impl Reader {
                 return Ok(());
             }
         }
+        // The read asks for no more than there is room for, so that what is fetched stays bounded (G4).
         let mut cmd = redis::cmd("XREADGROUP");
         cmd.arg("GROUP").arg(&*place.group).arg(&*place.me).arg("COUNT").arg(room.num_permits());
         let block = u64::try_from(BLOCK.as_millis()).unwrap_or(1000);
         cmd.arg("BLOCK").arg(block).arg("STREAMS").arg(&*place.keys.stream).arg(">");
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let answer = {
+            // The read is awaited to its end even when the source stops: the server would hand the next message to one
+            // that was dropped.
             let mut read = pin!(timeout(BLOCK + SILENCE, cmd.query_async::<Value>(connection)));
             tokio::select! {
                 answer = &mut read => answer,
@@ -187,6 +193,7 @@ impl Reader {
 
     /// Decides what becomes of an error; `None` when it was set right.
     async fn failed(&mut self, error: RedisError) -> Option<RedisError> {
+        // An error without a code comes from the connection: entries may have been handed out, and their answer lost.
         let is_answer = error.code().is_some();
         if !is_answer || error.code() == Some("MOVED") {
             self.connection = None;
@@ -196,9 +203,12 @@ impl Reader {
         if !is_gone {
             return Some(error);
         }
+        // The pending list has gone with the group, so that there is nothing to recover.
         self.lost = false;
         let place = &self.shared.place;
         let (stream, group) = (&*place.keys.stream, &*place.group);
+        // An operator decides: a new group hands out again what was acknowledged, and what was deleted is lost in silence
+        // (G9).
         if !self.shared.recreate {
             return Some(RedisError::new(
                 RedisErrorKind::Unavailable,
@@ -209,8 +219,11 @@ impl Reader {
             ));
         }
         let mut cmd = redis::cmd("XGROUP");
+        // The group begins at the first entry and not at `$`, which would skip what was added since the group disappeared
+        // (G1).
         cmd.arg("CREATE").arg(stream).arg(group).arg("0").arg("MKSTREAM");
         match self.shared.client.command(&cmd).await {
+            // `BUSYGROUP`: another process of the group was first.
             Err(error) if error.code() != Some("BUSYGROUP") => return Some(error),
             _ => {}
         }

@@ -106,6 +106,7 @@ impl Ready {
     }
 
     pub(super) fn fail(&self, error: TransportError) {
+        // The latest error replaces the one before: a task that goes on failing reports again, and nothing piles up.
         self.state().error = Some(error);
         self.changed.notify_one();
     }
@@ -120,6 +121,7 @@ impl Ready {
         loop {
             {
                 let mut state = self.state();
+                // What is still queued was given back by `close`, or comes again when its lease ends.
                 if state.closed {
                     return Next::Closed;
                 }
@@ -155,6 +157,7 @@ impl Ready {
                 fetched.since = at;
             }
         } else {
+            // Another owner has it now, and would run it at the same time.
             state.queue.retain(|fetched| !fetched.what.is(word));
         }
     }

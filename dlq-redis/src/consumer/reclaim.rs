@@ -34,6 +34,7 @@ pub(super) async fn reclaim(shared: Arc<SourceState>, stop: CancellationToken) {
     loop {
         let outcome = pass(&shared, &mut cursor).await;
         if let Err(error) = outcome
+            // The reader meets a missing group too, and reports it with what to do.
             && error.kind() != RedisErrorKind::NoGroup
         {
             shared.ready.fail(error.for_running_transport("take over messages"));
@@ -60,6 +61,7 @@ async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisErro
         if !shared.is_wanted() {
             return Ok(());
         }
+        // Room comes first: taking over counts a delivery, so that nothing is taken over that could not be kept here.
         let mut room = Vec::new();
         while room.len() < AT_ONCE
             && let Ok(permit) = Arc::clone(&shared.more_room).try_acquire_owned()
@@ -69,6 +71,7 @@ async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisErro
         if room.is_empty() {
             return Ok(());
         }
+        // The time is taken before the call, since the new lease begins while the script runs.
         let begun = Instant::now();
         let call = RECLAIM
             .keys(&[&*place.keys.stream, &place.keys.later(&place.group)])
@@ -81,6 +84,8 @@ async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisErro
         let Value::Array(mut parts) = shared.client.script(&call).await? else { return Ok(()) };
         let gone = parts.pop().map(|gone| texts(&gone)).unwrap_or_default();
         let entries = parts.pop().map(taken).unwrap_or_default();
+        // The next call goes on from here. From the start each time, entries behind a long pending list would never be
+        // reached.
         *cursor = parts.pop().and_then(|next| as_text(&next)).unwrap_or_else(|| "0-0".to_owned());
         if !gone.is_empty() {
             let stream = &*place.keys.stream;

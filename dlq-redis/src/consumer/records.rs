@@ -67,6 +67,7 @@ pub(super) async fn claim(shared: Arc<SourceState>, stop: CancellationToken) {
                 () = sleep(LOOK) => continue,
             }
         }
+        // A record is claimed only where there is room: one that waits here would use up its lease.
         let first = tokio::select! {
             () = stop.cancelled() => return,
             first = Arc::clone(&shared.more_room).acquire_owned() => first,
@@ -87,6 +88,8 @@ pub(super) async fn claim(shared: Arc<SourceState>, stop: CancellationToken) {
         };
         tokio::select! {
             () = stop.cancelled() => return,
+            // The pause is at most `LOOK`, since other processes write records without telling, and at least `AGAIN`, so
+            // that a full set is no busy loop.
             () = sleep(wait.clamp(AGAIN, LOOK)) => {}
         }
     }

@@ -49,6 +49,7 @@ impl RetryQueue for RedisRetryQueue {
         let call = WRITE_RECORD
             .keys(&[&record, &self.keys.due(&self.group)])
             .arg(name)
+            // The server gets a wait and adds it to its own clock, so that clocks may differ.
             .arg(millis(due.since(self.clock.now())))
             .arg("f")
             .arg(0)
@@ -60,6 +61,7 @@ impl RetryQueue for RedisRetryQueue {
             .arg(&payload[..]);
         let written = self.client.script(&call).await;
         written.map_err(|error| error.for_running_store(OPERATION))?;
+        // From here on the acknowledgement of the message looks for this record in its own step (G1).
         let of = Of::Retry(Arc::clone(&self.group), delivery.origin().clone());
         self.client.written().note(of, record, self.window);
         Ok(())

@@ -7,6 +7,8 @@ pub(crate) const NOBODY: &str = "dlq:deferred";
 
 /// Acknowledges entries whose letter or retry record the server has. KEYS: stream, then the key that must exist for each
 /// entry. ARGV: group, then the id of each. Answers for each: 1 acknowledged, 0 the server has no such key.
+// The look and the acknowledgement are one step: a master that has forgotten the record in a fail-over leaves the message
+// pending (G1). A second `XACK` of an entry changes nothing.
 pub(crate) static ACK_WRITTEN: Script = Script::new(
     r"
 local out = {}
@@ -26,6 +28,8 @@ return out
 /// but the entry was deleted meanwhile, 0 lost.
 ///
 /// `XCLAIM` does not ask for the owner, so it is looked up first, with the counter: both together are the fence.
+// `JUSTID` sets the idle time back and leaves the counter alone; a plain `XCLAIM` would count a delivery that nobody
+// made.
 pub(crate) static EXTEND: Script = Script::new(
     r"
 local out = {}
@@ -47,6 +51,8 @@ return out
 ///
 /// The delivery is taken back from the counter. Up to the length of a lease the delay is an idle time that is set; a longer
 /// one is written to the set of deferred entries first, which reclaiming asks.
+// `ZADD` comes before `XCLAIM`: where it fails, the entry has not changed hands, and comes again when its lease ends. The
+// time is cut to whole milliseconds, so 1 is added, and nothing comes early.
 pub(crate) static GIVE_BACK: Script = Script::new(
     r"
 local t = redis.call('TIME')
@@ -76,6 +82,8 @@ return out
 /// cursor, most. Answers: next cursor, entries as id, counter and fields, ids that were deleted while pending.
 ///
 /// By `JUSTID` first, since only that tells the ids of deleted entries on 6.2.
+// `JUSTID` counts nothing, so the takeover is counted by `RETRYCOUNT`: a counter beyond 1 is what raises the suspicion of
+// a crash (G3). What is gone is acknowledged, since 6.2 keeps it pending for ever.
 pub(crate) static RECLAIM: Script = Script::new(
     r"
 local t = redis.call('TIME')
@@ -108,6 +116,7 @@ return {r[1], taken, gone}
 
 /// Takes entries that were handed out to a read whose answer was lost. KEYS: stream. ARGV: group, consumer, last id that
 /// was received. Answers entries as id, counter and fields. The counter stays: the entries were never seen.
+// The limit bounds the time in which the server serves nobody else. Entries beyond it come again when their lease ends.
 pub(crate) static RECOVER: Script = Script::new(
     r"
 local taken = {}
@@ -143,6 +152,8 @@ return swept
 
 /// Writes a retry record. KEYS: record, due set. ARGV: name in the set, wait in ms, then fields and values. Answers 1
 /// written, 0 there already.
+// Types are looked at before the first write: a script that fails in the middle keeps what it has written. Times are
+// rounded up, so that no record comes early.
 pub(crate) static WRITE_RECORD: Script = Script::new(
     r"
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
@@ -162,6 +173,8 @@ return 1
 /// is due (-1 for none), and records as name, fence, deliveries, body and payload.
 ///
 /// A fence is greater than any before, also after a fail-over that has forgotten some: it is the server's time at least.
+// A claim moves the score to the end of the lease, so that the same range finds what is due and what a dead process held.
+// A name without a record is dropped, or it would be found again for ever.
 pub(crate) static CLAIM_RECORDS: Script = Script::new(
     r"
 local t = redis.call('TIME')
@@ -194,6 +207,8 @@ return {wait, out}
 /// Answers for each: 1 done, 0 lost.
 ///
 /// What is done leaves its name for a while, so that the same hop written again is no second record.
+// Giving back raises the fence, so that the claim that has ended can neither renew nor give back once more, and takes the
+// delivery back from the count (G3, G10).
 pub(crate) static END_RECORDS: Script = Script::new(
     r"
 local t = redis.call('TIME')
@@ -238,6 +253,7 @@ return redis.call('HLEN', KEYS[1]) - 1
 );
 
 /// Leaves at most so many marks. KEYS: marks. ARGV: number.
+// Only the number of marks is read, so it does not matter which of them go.
 pub(crate) static END_MARK: Script = Script::new(
     r"
 local surplus = redis.call('HLEN', KEYS[1]) - tonumber(ARGV[1])

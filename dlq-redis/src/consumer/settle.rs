@@ -90,6 +90,7 @@ impl RedisSettle {
         origin: Origin,
         since: Instant,
     ) -> Self {
+        // The end is told by the clock of this process, so that a clock of the server that differs does not matter.
         let ends = since + shared.place.lease;
         Self { shared, which, origin, ends }
     }
@@ -105,10 +106,12 @@ impl RedisSettle {
         loop {
             let error = match self.shared.calls.say(word.clone()).await {
                 Ok(true) => return Ok(()),
+                // The owner or the counter is another, or there is no proof: saying it again would not change that.
                 Ok(false) => return Err(TransportError::new(TransportErrorKind::Lost, operation)),
                 Err(error) => error,
             };
             let left = until.saturating_duration_since(Instant::now());
+            // Once the lease has ended the message comes again anyway, so that the word has lost its use.
             if left <= PAUSE {
                 return Err(error.for_running_transport(operation));
             }
@@ -123,6 +126,7 @@ impl Settle for RedisSettle {
         match disposition {
             Disposition::Deferred { after } => {
                 self.say("give a message back", self.which.later(after)).await?;
+                // Records need no wake-up: the task that claims them looks at the due set at least twice a second.
                 if matches!(self.which, Which::Entry { .. }) {
                     self.shared.wake_after(after);
                 }
@@ -130,6 +134,8 @@ impl Settle for RedisSettle {
             }
             Disposition::Succeeded | Disposition::Duplicate => self.acknowledge(None).await,
             Disposition::Dead(letter) => {
+                // `take` finds nothing where the letter stands in another store. Its sink has confirmed it there, and no
+                // key of this server could prove it.
                 let mark = self.shared.place.keys.death(&letter);
                 self.acknowledge(self.shared.client.written().take(&Of::Letter(mark))).await
             }
@@ -144,6 +150,8 @@ impl Settle for RedisSettle {
     fn settle_now(&mut self, disposition: &Disposition) -> Option<Result<(), TransportError>> {
         let is_success = matches!(disposition, Disposition::Succeeded | Disposition::Duplicate);
         let is_entry = matches!(self.which, Which::Entry { .. });
+        // Only success of an entry is posted: whoever owns the entry may say it, and a lost one costs no more than a
+        // duplicate.
         if !is_success || !is_entry || !self.shared.posts() {
             return None;
         }
@@ -153,6 +161,7 @@ impl Settle for RedisSettle {
 
     async fn extend(&mut self) -> Result<(), TransportError> {
         let lease = self.shared.place.lease;
+        // The time is taken before the call: the server begins the lease anew at some moment after it.
         let begun = Instant::now();
         self.say("extend a lease", self.which.extend(lease)).await?;
         self.ends = begun + lease;

@@ -98,6 +98,7 @@ impl SourceState {
     /// what waits here goes to another process when its lease ends.
     pub(super) fn is_wanted(&self) -> bool {
         let asked = self.asked();
+        // The consumer calls `keep_alive` each quarter of a lease, so that one call may be late.
         asked.now || asked.last.elapsed() < self.place.lease / 2
     }
 
@@ -115,6 +116,7 @@ impl SourceState {
             let first = {
                 let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = Instant::now();
+                // All times that have passed go together: one pass takes over everything that they announced.
                 let later = wakes.split_off(&now);
                 if !std::mem::replace(&mut *wakes, later).is_empty() {
                     return;

@@ -102,6 +102,7 @@ impl RedisSource {
     fn damaged(&self, name: &str, payload: bytes::Bytes) -> Delivery {
         let text = format!("the retry record `{name}` was not written by this version");
         let failure =
+            // It is permanent, so that it becomes a letter: another attempt would read the same bytes.
             Failure::new(ErrorClass::Permanent, Cause::Malformed, "unreadable retry record", &text);
         let message = Message::new(Arc::clone(&self.shared.place.subject), payload);
         Delivery::to(Arc::clone(self.incoming.addressee.name()), message, self.origin("0-0"))
@@ -133,6 +134,8 @@ impl Source for RedisSource {
 
     async fn next(&mut self) -> Result<Option<(Delivery, RedisSettle)>, TransportError> {
         self.start();
+        // The demand ends with the call, also where that is dropped: leases are not renewed for long for a consumer that
+        // has stopped asking.
         let _asking = self.shared.asking();
         match self.shared.ready.next(self.shared.place.lease).await {
             Next::Fetched(fetched) => Ok(Some(self.yielded(fetched))),
@@ -154,11 +157,13 @@ impl Source for RedisSource {
     /// waited for, up to a second.
     async fn close(&mut self) {
         self.closed = true;
+        // This comes first, so that no acknowledgement is posted any more while those that are open are waited for.
         self.shared.close();
         self.stop.cancel();
         let shared = Arc::clone(&self.shared);
         let until = Instant::now() + CLOSING;
         let ended = timeout_at(until, async {
+            // The tasks end before what is ready is given back, since each may still add what it has just fetched.
             while self.tasks.join_next().await.is_some() {}
             let words: Vec<_> =
                 shared.ready.drain().iter().map(|fetched| fetched.what.give_back()).collect();

@@ -307,6 +307,7 @@ impl RedisTransport {
         let dead = self.dead_key(&keys)?;
         let group = self.group()?;
         self.check_rights(client, &keys, &dead, &group).await?;
+        // A wrong type is refused at the start: scripts would meet it only when a message is to be settled.
         for (key, wanted) in [
             (&*keys.stream, "stream"),
             (&*dead, "stream"),
@@ -329,6 +330,7 @@ impl RedisTransport {
         cmd.arg(if self.start == Start::Latest { "$" } else { "0" }).arg("MKSTREAM");
         match client.command(&cmd).await {
             Ok(_) => {}
+            // Another process of the group, or an earlier start, has created it.
             Err(error) if error.code() == Some("BUSYGROUP") => {}
             Err(error) => return Err(error),
         }

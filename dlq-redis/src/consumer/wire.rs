@@ -196,6 +196,7 @@ fn is_foreign(field: &[u8]) -> bool {
     !ours.contains(&field)
         && !field.starts_with(b"h:")
         && !field.starts_with(b"n:")
+        // Letters have a field of this name, so that a header may not take it.
         && field != b"rest"
 }
 

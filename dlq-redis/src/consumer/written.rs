@@ -35,6 +35,7 @@ impl Written {
     pub(crate) fn note(&self, of: Of, key: String, kept: Duration) {
         let now = Instant::now();
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        // This runs only when the map would have to grow, so that not every record pays for the walk.
         if keys.len() >= MANY && keys.len() == keys.capacity() {
             keys.retain(|_, (_, ends)| *ends > now);
         }

@@ -154,6 +154,8 @@ impl Entries for Follow {
         while self.taken.is_empty() {
             self.confirmed = self.look().await?;
             let (client, stream) = (&self.letters.client, self.letters.stream());
+            // The page is read before it is taken, since a lease names its last place. Where others have confirmed
+            // entries in between, the script refuses, and the page is read anew.
             let page = self.pages.after(client, stream, self.confirmed, None, limit.max(1)).await;
             let page = page.map_err(|error| error.for_running_store(READING))?;
             let Some(last) = page.back().map(|raw| raw.place) else {
@@ -167,6 +169,7 @@ impl Entries for Follow {
             self.has_waited = false;
             let count = page.len();
             let entry = |raw: super::scan::Raw| {
+                // Up to this place entries were yielded before, and perhaps by a process that has died since.
                 let again = raw.place <= yielded;
                 self.letters.entry(raw, again)
             };
@@ -190,6 +193,7 @@ impl Entries for Follow {
             .arg(id(last))
             .arg(count);
         let answer = self.letters.client.script(&call).await;
+        // This goes for a call that fails, too: the next look tells what was confirmed, and the rest comes again.
         self.unconfirmed = None;
         match as_int(&answer.map_err(|error| error.for_running_store(CONFIRMING))?) {
             1 => Ok(()),

@@ -62,6 +62,7 @@ pub(super) async fn stands(client: &RedisClient, key: &str) -> Result<Option<Sta
     info.arg("STREAM").arg(key);
     let answer = match client.command(&info).await {
         Ok(answer) => answer,
+        // The server has no code of its own for a key that is not there.
         Err(error) if error.code() == Some("ERR") => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -152,6 +153,7 @@ impl Pages {
             .map(|(name, value)| name.len() + value.len())
             .sum();
         if bytes > LARGE {
+            // The size falls faster than it grows, since a page of large letters takes memory at both ends.
             self.size = (self.size / 4).max(1);
         } else if bytes < SMALL && page.len() == count {
             self.size = (self.size * 2).min(MOST);

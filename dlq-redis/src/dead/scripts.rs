@@ -19,6 +19,8 @@ return {store, redis.call('HGET', KEYS[1], 'place')}
 /// Takes entries. KEYS: mark, replays that run. ARGV: who takes them, lease in ms, store, the place up to which entries were confirmed, the
 /// last place that is taken. Answers 1 and the last place that was ever taken, 0 where others were confirmed since, -1 and
 /// the rest of a lease of somebody else, -3 and the rest of that of a replay, or -2 where the mark has gone.
+// Ids are compared as text, since both halves may be greater than the 2^53 up to which numbers of Lua are exact. A replay
+// in flight is waited for: the ledger has what it sends before entries are yielded.
 pub(super) static TAKE: Script = Script::new(
     r"
 local function beyond(a, b)
@@ -50,6 +52,7 @@ return {1, taken}
 /// Confirms entries, and lets others have the next ones. KEYS: mark. ARGV: who has taken them, store, the place after which
 /// they stand, the last of them, their number. Answers 1; 0 where another has taken or confirmed some; -2 where the mark has
 /// gone.
+// A confirmation that is made again after its answer was lost finds its own name in `by`.
 pub(super) static CONFIRM: Script = Script::new(
     r"
 local v = redis.call('HMGET', KEYS[1], 'store', 'place', 'owner', 'by')
@@ -70,6 +73,8 @@ return 1
 /// stream is.
 ///
 /// The first write is that of the letter. All keys have been looked at before, so that nothing can fail between the two.
+// The ledger is asked before the followers, so that a repetition is answered `sent` also where a store keeps the letters
+// by now (G6).
 pub(super) static SEND_BACK: Script = Script::new(
     r"
 local there = redis.call('HGET', KEYS[2], ARGV[1])

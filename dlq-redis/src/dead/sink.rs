@@ -11,6 +11,8 @@ const OPERATION: &str = "write a dead letter";
 
 /// Writes a letter. KEYS: stream of dead letters, mark. ARGV: time in ms for which the mark is kept, most letters (-1 for
 /// any number), then fields and values. Answers 1 written, 0 there already, -1 full.
+// `XADD` comes before `SET`: where it fails no mark is left. The other way round, the next try would find the mark, and
+// the message would be acknowledged without a letter (G1).
 static BURY: Script = Script::new(
     r"
 if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
@@ -120,6 +122,8 @@ impl Sink for RedisSink {
                 let answer = answers.next();
                 let nothing = || StoreError::new(StoreErrorKind::Unexpected, OPERATION);
                 let receipt = self.receipt(answer.ok_or_else(nothing)?)?;
+                // This goes for a letter that was there before, too: the acknowledgement of its message looks for the
+                // mark once more (G1).
                 self.client.written().note(Of::Letter(mark.clone()), mark, self.window);
                 Ok(receipt)
             };

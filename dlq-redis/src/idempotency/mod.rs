@@ -152,6 +152,7 @@ impl Idempotency for RedisIdempotency {
     ) -> Result<IdempotencyClaim, StoreError> {
         const CLAIMING: &str = "claim a key";
         let name = self.names.entry(&consumer, &key);
+        // The name is made once for all repetitions of the call: a claim whose answer was lost is recognised by it (G3).
         let call = scripts::CLAIM.keys(&[&name]).arg(random_name());
         let call = call.arg(micros(lease)).arg(micros(KEEP_FREE));
         let answer = self.run(CLAIMING, &name, call).await?;
@@ -184,6 +185,7 @@ impl Idempotency for RedisIdempotency {
         let (added, kept) = match release {
             Release::Failed => (1, 1),
             Release::Unused => (0, 1),
+            // The letter is durable by now and counts from here on; the next message with the key is another one.
             Release::Dead => (0, 0),
             Release::Forgiven(times) => (-i64::from(times), 1),
         };

@@ -44,6 +44,7 @@ impl Names {
             name.extend(key);
             return name;
         }
+        // The length tells where the consumer ends, so that no two pairs of consumer and key have one hash.
         let mut hash = blake3::Hasher::new();
         hash.update(&(consumer.len() as u64).to_le_bytes());
         hash.update(consumer.as_bytes());

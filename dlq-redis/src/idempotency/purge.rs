@@ -52,6 +52,8 @@ impl RedisIdempotency {
         while purged < limit {
             let most = usize::try_from(limit - purged).unwrap_or(PAGE);
             let calls = names.by_ref().take(most.min(PAGE)).map(|name| async move {
+                // The script looks once more, in the step that deletes: a key that was claimed since it was found is
+                // kept.
                 let call = scripts::PURGE.keys(&[name]).arg(micros(KEEP_FREE));
                 self.client.script(&call).await.map(|answer| Reply(answer).word() == "purged")
             });

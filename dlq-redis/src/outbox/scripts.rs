@@ -7,6 +7,8 @@ use crate::client::Script;
 ///
 /// The first write is that of the letter: a server that is out of memory refuses the whole script then. Both keys have been
 /// looked at before, so that nothing can fail between the two writes.
+// The mark is read before the stream is looked at: a letter that has arrived stays sent, also where the stream has gone
+// since.
 pub(super) static SEND: Script = Script::new(
     r"
 local there = redis.call('GET', KEYS[2])

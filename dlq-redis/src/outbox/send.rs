@@ -63,6 +63,7 @@ impl RedisOutbox {
         until: Instant,
         sent: &mut [Option<Sent>],
     ) {
+        // The lease might end while a later letter is on its way, and another sender would take it over. It stays queued.
         if Instant::now() >= until {
             letters.iter().for_each(|(at, _)| sent[*at] = Some(later("its time was over")));
             return;
@@ -134,7 +135,10 @@ impl RedisOutbox {
         if settled.iter().all(Option::is_some) {
             return Ok(settled.into_iter().flatten().collect());
         }
+        // The time is asked for after the marks: if none of them can have expired by now, none had when it was looked
+        // for.
         let now = self.client.time().await.map_err(|error| failed(&error))?;
+        // A missing mark says that nothing was sent only as long as no mark of this age can have expired.
         let is_known = now.since(since).as_secs() < KEPT.as_secs() - SKEW;
         let missing = || match is_known {
             true => Settled::Not,
@@ -179,6 +183,7 @@ fn failed(error: &RedisError) -> Sent {
         RedisErrorKind::WrongType | RedisErrorKind::Unexpected => {
             Sent::Refused(error.for_running_store(REPLAYING))
         }
+        // The server has refused the first write, and with it the whole script.
         _ if error.code().is_some() => Sent::Later(error.for_running_store(REPLAYING)),
         _ => Sent::Unknown(error.for_running_store(REPLAYING)),
     }

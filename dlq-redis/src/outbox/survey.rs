@@ -38,6 +38,8 @@ impl RedisOutbox {
                     let stream = keys.stream.to_string();
                     Subscriber { stream, consumer }
                 })),
+                // A stream that is not there has no code of its own. It is told as closed, and the other streams are
+                // looked at.
                 Err(error) if error.code() == Some("ERR") => {
                     let why = format!("there is no stream `{}`", keys.stream);
                     survey.closed.insert(to, why);

@@ -48,6 +48,7 @@ impl Inner {
 
     pub(super) async fn write_processed(&self, events: &[ProcessedEvent]) -> Result<()> {
         for events in events.chunks(1_000) {
+            // Each chunk has a token, so that one whose answer was lost is not appended twice.
             let call = self.link.call(&scripts::PROCESSED).arg(super::token()).arg(REMEMBERED);
             let call = events.iter().fold(call, |call, event| call.arg(json(event)));
             self.durably(&call).await?.1?;

@@ -20,6 +20,7 @@ type StoreResult<T> = std::result::Result<T, StoreError>;
 impl Backend for RedisStore {
     fn limits(&self) -> Limits {
         let mut limits = Limits::new(STEP);
+        // Both bound a script, since the server serves nobody else while it runs.
         limits.bytes = BYTES;
         limits.largest = LARGEST;
         limits

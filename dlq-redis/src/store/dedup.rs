@@ -68,6 +68,8 @@ impl Inner {
     /// Switches deduplication on: from now on whoever writes takes keys. Then letters that are there get theirs, oldest
     /// first.
     pub(super) async fn switch_dedup_on(&self) -> Result<()> {
+        // The switch comes first: a commit that was decided before compares it and is decided again, so that the walk
+        // misses no letter. A process that dies in the walk leaves letters without keys until it is switched on again.
         let mut cmd = redis::cmd("HSET");
         cmd.arg(&self.link.names.meta).arg("dedup").arg("1");
         self.link.command(&cmd).await?;

@@ -31,6 +31,7 @@ impl Inner {
             matches!(select, Select::Lapsed { .. } | Select::Open { .. })
         };
         if now.is_none() && needs.selects.iter().any(needs_time) {
+            // These cost a round trip more: all others take the time that comes with their rows, or the script's own.
             now = Some(link.time().await?);
         }
         let claims = needs.selects.iter().any(|(select, _)| matches!(select, Select::Due { .. }));
@@ -58,6 +59,8 @@ impl Inner {
         );
         let ((meta, (heads, wholes)), (selects, operations, originals)) =
             try_join(first, second).await?;
+        // Every call looks, so that nothing is decided over keys that somebody has deleted or a newer program has
+        // migrated.
         super::open::judge(meta.schema)?;
         let mut loaded = originals;
         loaded.now = now.unwrap_or(meta.time);

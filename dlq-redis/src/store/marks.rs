@@ -13,6 +13,7 @@ impl CrashMarks for RedisStore {
             // The same token when the client repeats the call: a run is marked once.
             let call = link.call(&scripts::BEGIN).arg(&letter.as_bytes()[..]).arg(super::token());
             let (before, confirmed) = self.inner.durably(&call).await?;
+            // A mark that the replicas lack may be forgotten in a fail-over, so that it does not count as written (G3).
             confirmed?;
             let before = number(before);
             Ok(u32::try_from(before).unwrap_or(u32::MAX))

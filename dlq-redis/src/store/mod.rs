@@ -170,6 +170,8 @@ impl Inner {
         {
             return Ok(time.after(at.elapsed()));
         }
+        // The instant is taken after the answer, so that the time lags behind the server's by the way back and is never
+        // ahead.
         let time = self.link.time().await?;
         *self.time.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, Instant::now()));
         Ok(time)

@@ -134,6 +134,7 @@ pub(super) fn time(bytes: &[u8]) -> Option<Timestamp> {
 pub(super) const ALL: &[u8] = b"a";
 /// A part of the index: letters that have this value.
 pub(super) fn part(facet: u8, value: &[u8]) -> Bytes {
+    // It is a hash, so that all parts have one length: no name is the beginning of another, and none makes members long.
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[facet]).update(value);
     let mut part = vec![facet];

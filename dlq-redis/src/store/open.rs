@@ -47,6 +47,8 @@ impl Inner {
         let [schema, identity] = parts(self.link.run(&call).await?)?;
         judge(number(schema))?;
         self.identity = String::from_utf8_lossy(&bytes(identity).unwrap_or_default()).into_owned();
+        // This comes before the store is handed out: a server without the file would lose in a crash what it had
+        // confirmed (G1).
         self.look_at_durability().await?;
         match dedup {
             Some(true) => self.switch_dedup_on().await,

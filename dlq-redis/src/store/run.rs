@@ -49,6 +49,7 @@ impl Inner {
         loop {
             let mut needs = Needs::default();
             verb.needs(&mut needs);
+            // All is read anew after a loss: the versions of the last look would lose again.
             let mut seen = Seen::default();
             let first = Box::pin(self.load(&needs, None, lost)).await?;
             let mut rows = Rows::new(first.now);
@@ -74,6 +75,7 @@ impl Inner {
             if rows.is_unchanged() && !is_relied_on {
                 return Ok(Ok(Done { answer, note: None }));
             }
+            // While a canary is out, counts decide the state, so that the operation has to be known as a whole.
             let canaries = write::to_load(&rows, &seen);
             if !canaries.is_empty() {
                 for (id, stored) in self.link.operations(&canaries).await? {
@@ -82,6 +84,8 @@ impl Inner {
             }
             // What would not find itself done, were it made again.
             let is_once = !rows.is_unchanged() && (V::ONCE || rows.last_fence().is_some());
+            // The script compares all versions that were seen and writes in the same step, so that nothing can change in
+            // between.
             let commit = write::commit(&self.link.names, &rows, &seen)?;
             if let Ended::Written(note) = Box::pin(self.write(&commit, is_once)).await? {
                 let woken = rows.woken();
@@ -104,12 +108,15 @@ impl Inner {
         }
         let (answer, confirmed) = match self.durably(&call).await {
             Ok(answer) => answer,
+            // Only such a commit has to ask: any other finds itself done when the call is made again.
             Err(fault) if is_once && fault.is_open() => return self.settle(&token, fault).await,
             Err(fault) => return Err(fault),
         };
         let [outcome, what] = parts(answer)?;
         match number(outcome) {
             0 => Ok(Ended::Again),
+            // A commit that arrives after its token was settled finds `void` and writes nothing, so that the verb decides
+            // anew.
             2.. if bytes_of(&what) == b"void" => Ok(Ended::Again),
             _ => confirmed.map(|()| Ended::Written(note(what))),
         }
@@ -125,6 +132,7 @@ impl Inner {
                 Ok((answer, confirmed)) => {
                     return confirmed.map(|()| Ended::Written(note(answer)));
                 }
+                // Every error is waited out: until the server answers, nobody can say whether the commit has happened.
                 Err(_) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(50)).await,
                 Err(_) => return Err(fault),
             }
@@ -160,6 +168,7 @@ impl Inner {
     async fn back_off(&self, lost: u32) {
         if lost > 1 {
             let most = 1_u64 << lost.min(6);
+            // The pause is random, so that those who lost against each other do not meet again.
             sleep(Duration::from_micros(random(most * 1_000))).await;
         } else {
             tokio::task::yield_now().await;
@@ -172,6 +181,7 @@ impl Inner {
     /// Writes those of these letters that are plainly new.
     pub(super) async fn put_new(&self, letters: &[DeadLetter]) -> Result<Vec<bool>> {
         let names = &self.link.names;
+        // The time of a moment ago spares a round trip for each batch, and is never ahead of the server's.
         let now = self.about_now().await?;
         let mut call = self.link.call(&scripts::PUT);
         for letter in letters {
@@ -199,6 +209,7 @@ impl Inner {
         }
         let (answer, confirmed) = self.durably(&call).await?;
         let written: Vec<_> = array(answer).into_iter().map(|flag| number(flag) == 1).collect();
+        // Letters that were there before go to the engine, whose look at them waits for the replicas.
         if written.contains(&true) {
             confirmed?;
         }

@@ -268,6 +268,8 @@ impl Search {
             let Some(last) = bytes(last) else { return Ok(()) };
             let bound = if is_reverse { &mut bounds.1 } else { &mut bounds.0 };
             *bound = [b"(", &last[..]].concat();
+            // The first step may look at no more than is wanted; what is still missing afterwards is looked for in full
+            // steps.
             scan = STEP;
         }
     }

@@ -125,6 +125,7 @@ impl Loaded {
             seen.operation_number.get_or_insert(number);
         }
         if self.fences > 0 {
+            // Each look computes the least token anew, and no token is supplied twice in a call.
             let first = self.fence.max(seen.fence);
             seen.fence = first + self.fences;
             rows.supply_fences(first..seen.fence);
@@ -136,6 +137,7 @@ impl Loaded {
 impl Seen {
     fn letter(&mut self, id: LetterId, found: Option<&StoredRow>, rows: &mut Rows) -> Result<()> {
         let version = found.map(|found| found.version.clone()).unwrap_or_default();
+        // The first version counts: a later one would hide that the letter has changed since the verb looked at it.
         self.letters.entry(id).or_insert(version);
         let Some(found) = found else { return Ok(()) };
         // Whoever changes a letter tells the operation that holds it.

@@ -171,6 +171,7 @@ impl Inner {
                 }
             }
             let Some(last) = bytes(last).filter(|_| number(more) == 1) else { break };
+            // Only the first page passes over some: a claim is to go for other letters than before, and not for none.
             (after, over) = (last, 0);
         }
         Ok(found)

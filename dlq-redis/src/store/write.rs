@@ -122,6 +122,8 @@ impl Commit<'_> {
                 }
                 None => {
                     debug_assert!(change.state.is_none(), "who steers has read it");
+                    // A call that only counts compares no version: increments of others do no harm, unless a canary has
+                    // come out meanwhile.
                     self.compare(&[b"c", key.as_bytes()]);
                 }
             }
@@ -281,6 +283,7 @@ impl Commit<'_> {
         self.typed(key.as_bytes(), "hash");
         let fields = ops::fields(&operation);
         self.special(&[b"L", key.as_bytes(), (fields.len() * 2 + 2).to_string().as_bytes()]);
+        // No commit has the number 0, so that whoever steers first changes it.
         self.special(&[b"w", b"0"]);
         for (name, value) in fields {
             self.special(&[&name, &value]);

@@ -71,6 +71,7 @@ fn processed(events: &[ProcessedEvent]) -> Result<Batch<'_>> {
         row.count(event.attempt)?;
         row.int(Some(values::signed(nanos)))?;
         row.time(Some(event.at))?;
+        // Postgres keeps the time itself to the microsecond only.
         row.nanos(Some(event.at))?;
         row.text(event.error.as_deref().map(Into::into))?;
     }

@@ -107,6 +107,7 @@ impl<'v> Batch<'v> {
         let (mut list, mut names, mut arrays) = (Vec::new(), Vec::new(), Vec::new());
         for (n, column) in (first..).zip(&self.columns) {
             let kind = column.kind();
+            // With few rows the text of the statement would differ from batch to batch, and be prepared for each.
             let is_single = is_many && column.is_uniform();
             self.is_single.push(is_single);
             if is_single {

@@ -39,6 +39,7 @@ impl<'s> Call<'s> {
 
     /// The connection, for a try that [`settle`](Self::settle) ends.
     pub(super) fn conn(&mut self) -> &mut PgConnection {
+        // A call that is dropped from here on leaves a transaction on the connection, which is closed for it.
         self.under_way = true;
         self.conn.as_deref_mut().expect("no connection was taken only where the call failed")
     }
@@ -174,6 +175,7 @@ pub(super) async fn unpin<T>(
     done: Result<T>,
 ) -> Result<T> {
     if shared.is_some() {
+        // Where the rollback fails as well, the connection is broken, and the database takes the transaction back.
         let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
         let ended = sqlx::raw_sql(end).execute(conn).await;
         if done.is_ok() {

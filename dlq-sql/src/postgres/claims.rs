@@ -60,6 +60,7 @@ impl PostgresStore {
             let query = Query::new(format!(
                 "WITH held AS (SELECT t.letter_id FROM {letters} t JOIN "
             ));
+            // Letters are locked in the order of ids, as everybody does who waits, so that no two calls wait in a circle.
             let query = query.batch(batch)?.push(&format!(
                 " AS u (letter_id, generation, fence) ON {HELD} ORDER BY t.letter_id FOR UPDATE OF t) \
                  UPDATE {letters} t SET claim_until = x.until, available_at = x.until FROM held h, "
@@ -116,12 +117,15 @@ async fn claim(
 ) -> Result<Option<Vec<(DueKey, Claim)>>> {
     let Names { letters, operations, fences, whole, .. } = names;
     let limit = request.limit;
+    // With `MATERIALIZED` the locking runs once, and the rest of the statement looks at what it has locked.
     let query = due(Query::new("WITH due AS MATERIALIZED ("), names, &request.filter, limit, given);
     let query = query.push(&format!(
         "), plain AS MATERIALIZED (SELECT NOT EXISTS (SELECT FROM due d JOIN {operations} o ON o.id = d.sent_by \
          WHERE o.state = 'cancelled') AND (NOT EXISTS (SELECT FROM {operations} WHERE {ACTIVE}) \
          OR (SELECT count(*) FROM due) >= "
     ));
+    // A claim that is still there was not finished within its lease: its lapse is counted. Tokens come from a sequence,
+    // which gives none out twice (G6).
     let query = query.bind(limit).push(&format!(
         ") AS is_plain), claimed AS (UPDATE {letters} t SET status = 'replaying', retry_after = NULL, \
          claim_former = coalesce(t.claim_former, t.status), \

@@ -206,6 +206,8 @@ impl PostgresBuilder {
         let (pool, names) = self.connect().await?;
         let begin = self.begin()?;
         let found = patience.on(schema::found(&pool, &names, &begin)).await?;
+        // A pooler rules it out as well: a migration holds a lock on a connection of its own, which a pooler does not
+        // give.
         if !self.migrate || self.pooler {
             schema::refuse_old(&names, found, &migrate::place(&pool.connect_options(), &names))?;
         } else if found < schema::latest() {
@@ -301,6 +303,7 @@ impl PostgresBuilder {
 
     async fn pool(&self, url: &str) -> Result<PgPool> {
         let mut options = PgConnectOptions::from_str(url)?.disable_statement_logging();
+        // Locks and conditions are made for this level, whatever the database or the user has set.
         let mut settings = "SET default_transaction_isolation = 'read committed'".to_owned();
         for (name, value) in self.limits()? {
             settings.push_str(&format!("; SET {name} = {value}"));

@@ -46,6 +46,7 @@ impl Default for Folding {
 impl Folding {
     /// Returns true if it is time to fold.
     fn wrote(&self, letters: u64) -> bool {
+        // Whoever crosses the bound sets it out of reach, so that only one of many folds.
         let less = |left: u64| Some(if left <= letters { u64::MAX } else { left - letters });
         let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         before.is_ok_and(|left| left <= letters)

@@ -47,6 +47,7 @@ impl Step<'_> {
     /// Switches deduplication. Nobody writes letters until the step is done: each write looks at the switch.
     async fn switch_dedup(&mut self, is_dedup: bool) -> Result<()> {
         let names = self.names();
+        // It excludes the lock that every write takes, so that no letter is written after the walk under the old setting.
         let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", names.letters);
         Query::new(lock).run(self.conn()).await?;
         let switch = Query::new(format!("UPDATE {} SET value = ", names.meta));
@@ -91,6 +92,7 @@ impl Step<'_> {
                     owners.insert(key, id);
                 }
             }
+            // Keys are given up first: the unique index has a key in one row at any moment.
             self.write_keys(&given_up).await?;
             self.write_keys(&taken).await?;
         }

@@ -61,12 +61,14 @@ pub(super) async fn ended_before<T>(
         let state = state.bind(number.as_str()).push("::text::xid8 AS n) asked");
         let state = state.first(conn, |row| Fields::of(row).text_or_none()).await?;
         match state.flatten().as_deref() {
+            // The call is not made again: a second replay, or a second edit, would be another one.
             Some("committed") => return Ok(doubt.take().map(|before| before.ended)),
             Some("in progress") if began.elapsed() < LONGEST => sleep(PAUSE).await,
             Some("aborted") => {
                 *doubt = None;
                 return Ok(None);
             }
+            // The transaction is too old to be known, or still in progress: only a look at the letters helps.
             _ => return Err(unknown()),
         }
     }

@@ -26,6 +26,7 @@ fn is_ours(error: &dyn DatabaseError) -> bool {
 
 fn again(error: &sqlx::Error) -> Again {
     match error {
+        // Whether the call was carried out is not known, and this connection will not say it any more.
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => Again::Broken,
         sqlx::Error::Database(database) => match database.code().as_deref() {
             // Serialization failure, deadlock, a letter that has just gone, and a key that another has just taken.

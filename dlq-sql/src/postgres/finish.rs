@@ -64,6 +64,8 @@ async fn end_plainly(
         row.text(resolution)?;
         row.int(after)?;
     }
+    // A claim that has ended is not held any more: said again, it goes to the engine, which knows it by `finished_fence`.
+    // Success in an operation goes there too, since the operation has to be told.
     let letters = &names.letters;
     let query = Query::new(format!(
         "WITH held AS (SELECT t.letter_id, u.resolution, u.after FROM {letters} t JOIN "

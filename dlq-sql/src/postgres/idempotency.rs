@@ -62,6 +62,7 @@ fn of(query: Query, token: &IdempotencyToken, phases: &str) -> Query {
 impl Query {
     /// Adds the condition that a row is that of this key.
     fn entry(self, consumer: &str, key: &[u8]) -> Self {
+        // The index has hashes, since its rows are short and keys may be long; the columns are compared as well.
         let query = self.push("sha256(key) = sha256(").bind(key).push(") AND key = ").bind(key);
         let query = query.push(" AND md5(consumer) = md5(").bind(consumer);
         query.push(") AND consumer = ").bind(consumer)
@@ -110,6 +111,7 @@ impl Idempotency for PostgresIdempotency {
             let now = store.given_time();
             let update = self
                 .update()
+                // A call that is made again after a lost answer leaves time and duration as they were.
                 .push("phase = 'done', since = CASE phase WHEN 'done' THEN since ELSE ")
                 .now(now)
                 .push(" END, until = CASE phase WHEN 'done' THEN until ELSE ")
@@ -190,6 +192,7 @@ async fn try_claim(
 ) -> Result<Option<IdempotencyClaim>> {
     let names = store.names();
     let now = store.given_time();
+    // It is the sequence of the claims: a token grows also where the key was forgotten in between.
     let fence = format!("nextval('{}')", names.fences);
     let claim = Query::new(format!(
         "INSERT INTO {} AS k (consumer, key, fence, attempts, crashes, phase, since, until) SELECT ",

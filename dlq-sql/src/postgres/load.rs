@@ -265,6 +265,7 @@ impl Step<'_> {
     }
 
     async fn reserve_fences(&mut self, count: u64, rows: &mut Rows) -> Result<()> {
+        // Tokens of a step that is taken back are left out: they have to grow, and gaps do no harm.
         let next = format!("SELECT nextval('{}') FROM generate_series(1, ", self.names().fences);
         let next = Query::new(next).bind(values::signed(count)).push(")");
         for fence in next.all(self.conn(), |record| Fields::of(record).unsigned()).await? {

@@ -10,6 +10,7 @@ use crate::values::Take as _;
 impl CrashMarks for PostgresStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
         attempt!(self, conn => async {
+            // It is one statement, so that of two runs at once the second sees the first.
             let sql = format!("INSERT INTO {} AS m (letter_id, begun) SELECT ", self.names().marks);
             let begin = Query::new(sql).bind(letter).push(&format!(
                 ", 1 WHERE {DURABLE} ON CONFLICT (letter_id) DO UPDATE SET begun = least(m.begun + 1, 4294967295) \

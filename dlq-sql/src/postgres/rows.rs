@@ -40,6 +40,7 @@ pub(super) fn update(names: &Names, rows: &[&Row], changed: Changed) -> Result<Q
             columns::put_since(row, to)?;
         }
     }
+    // Only what has changed is sent: payload, headers and history are large, and claims and finishes leave them alone.
     let columns = match changed {
         Changed::State => STATE.to_vec(),
         Changed::Run => [STATE, RUN].concat(),

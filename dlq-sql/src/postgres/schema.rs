@@ -186,6 +186,7 @@ pub(super) async fn make_again(pool: &PgPool, names: &Names) -> Result<()> {
     let (indexes, others): (Vec<_>, Vec<_>) =
         missing.into_iter().partition(|part| part.kind == "index");
     let mut sql: String = others.iter().map(|part| format!("{}\n", part.sql)).collect();
+    // A new sequence begins at 1, and would give tokens out again that old claims still have (G6).
     if others.iter().any(|part| part.kind == "sequence") {
         sql.push_str(&tables::fences_go_on(names));
     }
@@ -268,6 +269,7 @@ async fn advance(
             How::Indexes(indexes) if reached == found => build(pool, names, indexes(names)).await?,
             How::Indexes(_) => break,
         }
+        // The version moves with the steps that were taken: whoever comes next goes on from there.
         reached += 1;
     }
     Query::new(format!("UPDATE {} SET value = ", names.meta))
@@ -307,6 +309,7 @@ async fn build_all(
                 .bind(full.as_str())
                 .push(")");
         let is_valid = is_valid.first(&mut conn, |row| Fields::of(row).flag()).await?;
+        // A process that died has left it half-built: no statement uses it, and `CREATE INDEX` would find its name taken.
         if is_valid == Some(false) {
             conn.execute(AssertSqlSafe(format!("DROP INDEX CONCURRENTLY {full}"))).await?;
         }

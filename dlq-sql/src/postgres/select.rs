@@ -128,6 +128,7 @@ impl Step<'_> {
             let Some(last) = candidates.last() else { break };
             after = Some(*last);
             let ids = candidates.iter().map(|candidate| candidate.id).collect();
+            // The condition is tested again under the lock, since candidates may have changed while it was waited for.
             let locked = self.lock(ids, walk.condition.of(Query::default()), depth).await?;
             let is_locked =
                 |id: &LetterId| locked.binary_search_by_key(id, |row: &Row| row.letter.id).is_ok();

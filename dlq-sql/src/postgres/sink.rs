@@ -38,6 +38,8 @@ impl PostgresStore {
                 columns::put_body(letter, to)?;
             }
             let columns = [RUN, BODY].concat().join(", ");
+            // One statement writes all of them. A letter that is there is passed over, and the engine decides about it
+            // (G2).
             let sql = format!(
                 "INSERT INTO {} (status, created_at, updated_at, letter_id, reason, {columns}) SELECT 'pending', ",
                 names.letters

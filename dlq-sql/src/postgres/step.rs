@@ -37,9 +37,13 @@ impl PostgresStore {
             let decided = on_connection!(store, conn => async {
                 let mut step = Step::begin(conn, &store.inner, store.given_time()).await?;
                 if V::ONCE {
+                    // An earlier try may have been committed, and its answer lost: it is asked before anything is decided
+                    // anew.
                     if let Some((done, woken)) = ended_before(step.conn(), &mut doubt).await? {
                         return Ok(Decided::Done(done, woken));
                     }
+                    // The number is taken before the first write: once the COMMIT is on its way it is too late to ask for
+                    // the number.
                     step.take_number().await?;
                 }
                 if is_walk {
@@ -50,6 +54,7 @@ impl PostgresStore {
             })?;
             return Ok(match decided {
                 Decided::Done(done, woken) => {
+                    // Others are told after the commit: a process that hears of it earlier finds nothing that is due.
                     self.say(woken).await;
                     self.wrote(1).await;
                     Ok(done)
@@ -103,6 +108,8 @@ impl<'c> Step<'c> {
     ) -> Result<Self> {
         let begun = conn.begin_with(AssertSqlSafe(&*store.begin.sql)).await;
         let mut transaction = begun.map_err(not_begun)?;
+        // The whole step has one time. `DURABLE` holds to the end of the transaction, so that its commit waits for the
+        // disk (G1).
         let now = Query::new("SELECT ").now(given).push(&format!(" WHERE {DURABLE}"));
         let now = now.first(&mut transaction, |row| Fields::of(row).time()).await?;
         Ok(Self { transaction, store, now: now.unwrap_or_default(), number: None })
@@ -151,6 +158,7 @@ impl<'c> Step<'c> {
         let answer = loop {
             match rows.attempt(verb) {
                 Ok(Some(answer)) => break answer,
+                // The time-out of the transaction is that of a short call: it is begun anew with more.
                 Ok(None) if !has_time && has_walk(rows.missing()) => return Ok(Decided::Walk),
                 Ok(None) => {
                     let missing = rows.missing().clone();

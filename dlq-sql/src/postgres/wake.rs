@@ -87,6 +87,8 @@ impl Wakes {
     async fn wait(&self, store: &PostgresStore, consumers: &[String], since: u64) -> u64 {
         self.heard.send_if_modified(|heard| {
             for consumer in consumers.iter().filter(|name| !name.is_empty()) {
+                // A consumer that is new here counts as heard: what was said before it was known would be missed
+                // otherwise.
                 if !heard.last.contains_key(consumer) {
                     heard.count += 1;
                     heard.last.insert(consumer.clone(), heard.count);
@@ -94,6 +96,7 @@ impl Wakes {
             }
             false
         });
+        // A pooler gives the connection to others between two transactions, and what is said there goes to them.
         if !store.inner.begin.is_pooled {
             self.listen(store);
         }
@@ -164,6 +167,7 @@ async fn listener(
     let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECTING);
     let pool = pool.idle_timeout(None).max_lifetime(None).connect_lazy_with(options.clone());
     let mut listener = PgListener::connect_with(&pool).await?;
+    // What is said while the connection is down is lost, so that the loss has to be seen and everybody woken.
     listener.eager_reconnect(false);
     timeout(limit, listener.listen(channel)).await.map_err(|_| lost())??;
     Ok(listener)

@@ -53,6 +53,7 @@ impl Step<'_> {
             changes.iter().filter(|it| it.before.is_none()).filter_map(|it| it.after).collect();
         if !new.is_empty() {
             let insert = rows::insert(names, new.iter().copied())?;
+            // A letter that was not there could not be locked. Where another has put it since, all is decided anew.
             let insert = insert.push(" ON CONFLICT (letter_id) DO NOTHING");
             if insert.run(self.conn()).await? < new.len() as u64 {
                 return Err(collided());

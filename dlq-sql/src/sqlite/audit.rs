@@ -54,6 +54,7 @@ pub(super) fn record_processed(
          VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         names.processed
     );
+    // All rows are in the transaction of the call, so that they cost one flush.
     let mut statement = conn.prepare_cached(&sql)?;
     for event in events {
         let nanos = u64::try_from(event.duration.as_nanos()).unwrap_or(u64::MAX);

@@ -30,6 +30,7 @@ impl Backend for SqliteStore {
         let now = self.now();
         let mut known = Known::default();
         verb.needs(&mut known.needs);
+        // Long pages are read by a reader, so that the writer does not keep all others waiting.
         known.seen = self.look_ahead(&known.needs, now).await.during(during)?;
         self.write(move |unit| drive(unit, &verb, &known, now)).await.during(during)?
     }

@@ -141,6 +141,7 @@ impl SqliteBuilder {
                 .max_size
                 .map(|bytes| u32::try_from(bytes / PAGE).unwrap_or(u32::MAX - 1).max(1)),
         };
+        // The writer is opened first: it makes file and tables, without which a reader cannot be opened.
         let writer = Writer::start(place.clone(), tuning, Arc::clone(&names)).await?;
         // A database in memory belongs to its one connection.
         let readers = match self.readers {

@@ -41,6 +41,7 @@ pub(super) fn switch_on(conn: &Connection, names: &Names) -> Result<()> {
         if row.key == key {
             continue;
         }
+        // The unique index would refuse the whole step for one letter: a key that another has stays with it.
         let free = match key {
             Some(key) if load::owner(conn, names, &key)?.is_none() => Some(key.to_bytes()),
             _ => None,

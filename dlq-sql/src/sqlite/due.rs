@@ -70,6 +70,7 @@ pub(super) fn next_due(
             .push(" AND available_at IS NOT NULL ORDER BY available_at LIMIT 1")
             .first(conn, |row| Fields::after(row, 0).time())
     };
+    // Each consumer is asked for alone: its first letter is the first entry of its part of the index.
     let mut next = if consumers.is_empty() { first(None)? } else { None };
     for name in consumers {
         next = next.into_iter().chain(first(Some(name))?).min();

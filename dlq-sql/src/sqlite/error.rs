@@ -9,6 +9,8 @@ impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Self {
         use StoreErrorKind::{Corrupt, Incompatible, NotFound, Refused, Unavailable, Unexpected};
         let (kind, detail) = match error.sqlite_error_code() {
+            // `Unavailable` is waited out; only `Refused` gives a letter up, so that it is kept for what concerns the
+            // letter alone.
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 (Unavailable, "another connection holds the lock; try again")
             }

@@ -138,6 +138,7 @@ impl Idempotency for SqliteIdempotency {
         let complete = move |unit: &mut Unit<'_>| {
             unit.change_key(&token, |entry| match entry.phase {
                 Phase::Held => Some(Entry { phase: Phase::Done, since: now, until, ..entry }),
+                // A call that is made again changes nothing: time and duration stay those of the first.
                 Phase::Done => Some(entry),
                 Phase::Free => None,
             })
@@ -251,7 +252,9 @@ impl Unit<'_> {
                 Phase::Done if entry.until > now => {
                     return Ok(IdempotencyClaim::Done { at: entry.since });
                 }
+                // The lease has ended and nobody has said how the run ended: it counts as a crash (G3).
                 Phase::Held => crashes = entry.crashes.saturating_add(1),
+                // The time for which it was kept is over: the next claim is new work.
                 Phase::Done => (attempts, crashes) = (0, 0),
                 Phase::Free => {}
             }
@@ -270,6 +273,7 @@ impl Unit<'_> {
         change: impl FnOnce(Entry) -> Option<Entry>,
     ) -> Result<bool> {
         let entry = self.key_entry(&token.consumer, &token.key)?;
+        // An owner that has lost the lease has a lower fence, and neither completes nor releases what another runs.
         let changed = entry.filter(|entry| entry.fence == token.fence).and_then(change);
         match changed {
             Some(entry) => self.write_key(&token.consumer, &token.key, &entry).map(|()| true),

@@ -99,6 +99,7 @@ impl Letters for SqliteStore {
 }
 
 fn list(conn: &Connection, names: &Names, filter: &Filter, page: PageRequest) -> Result<Page> {
+    // One letter more is read than is asked for: it tells whether another page follows.
     let most = i64::from(page.limit.max(1)) + 1;
     let mut letters: Vec<LetterSummary> = Vec::new();
     for Stretch { order, after } in stretches(&page) {

@@ -133,6 +133,7 @@ impl<'c> Loader<'c> {
 
     fn select(&mut self, select: &Select, depth: Depth, rows: &mut Rows) -> Result<()> {
         let seen = self.seen.iter().find(|(it, _)| it == select);
+        // The page was read outside of the transaction: it counts only if its letters still match.
         let again = match seen {
             Some((_, seen)) => select::find_again(self.conn, self.names, select, seen)?,
             None => None,

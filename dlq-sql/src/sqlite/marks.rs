@@ -8,6 +8,7 @@ use crate::error::During;
 impl CrashMarks for SqliteStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
         let begin = move |unit: &mut Unit<'_>| {
+            // No token tells a repetition from a new run: the answer of the thread is lost only with the process.
             let sql = format!(
                 "INSERT INTO {} AS m (letter_id, begun) VALUES (?1, 1) ON CONFLICT DO UPDATE \
                  SET begun = min(m.begun + 1, 4294967295) RETURNING begun - 1",

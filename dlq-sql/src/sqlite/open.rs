@@ -47,6 +47,7 @@ pub(super) fn writer(place: &Location, tuning: Tuning, names: &Names) -> Result<
         Location::File { path, create } => file(path, *create, tuning)?,
     };
     prepare(&conn, tuning)?;
+    // This comes before anything is written: the log would be created beside a database of another program, too.
     schema::recognise(&conn)?;
     if conn.is_readonly(rusqlite::MAIN_DB)? {
         return Err(Fault::new(
@@ -55,6 +56,7 @@ pub(super) fn writer(place: &Location, tuning: Tuning, names: &Names) -> Result<
         ));
     }
     if let Location::File { path, create } = place {
+        // The file is refused before the log is switched on, so that it stays as it is.
         if !create && !tuning.migrate && schema::version(&conn, names)? == 0 {
             return Err(migrate::missing(path));
         }
@@ -83,6 +85,7 @@ pub(super) fn reader(place: &Location, tuning: Tuning) -> Result<Connection> {
         Location::File { path, .. } => file(path, false, tuning)?,
     };
     prepare(&conn, tuning)?;
+    // A mistake cannot write here, past the one thread that writes.
     conn.pragma_update(None, "query_only", true)?;
     Ok(conn)
 }
@@ -104,6 +107,7 @@ fn file(path: &Path, create: bool, tuning: Tuning) -> Result<Connection> {
 fn prepare(conn: &Connection, tuning: Tuning) -> Result<()> {
     conn.busy_timeout(tuning.busy_timeout)?;
     conn.set_prepared_statement_cache_capacity(128);
+    // SQLite has them off by default, and aliases are deleted with their letter by one.
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
     rusqlite::vtab::array::load_module(conn)?;

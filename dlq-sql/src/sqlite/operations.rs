@@ -72,6 +72,7 @@ pub(super) fn next_release(
     consumers: &[String],
     now: Timestamp,
 ) -> Result<Option<Timestamp>> {
+    // An operation of which no letter is queued for these consumers would wake them for nothing.
     let mut earliest = None;
     for operation in active(conn, names)? {
         let next = operation.next_to_handlers(now);

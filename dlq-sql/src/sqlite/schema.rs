@@ -86,6 +86,7 @@ fn climb(
     refuse: impl Fn(i64, i64) -> Option<Fault>,
 ) -> Result<()> {
     let top = steps.len() as i64;
+    // Most files are up to date: these are opened without waiting for the lock to write.
     if version(conn, names)? == top {
         return Ok(());
     }
@@ -103,6 +104,7 @@ fn climb(
     }
     transaction
         .execute(&format!("UPDATE {} SET value = ?1 WHERE name = 'version'", names.meta), [top])?;
+    // Both are in the header, which is part of the transaction: a process that dies here leaves the old version.
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", top)?;
     transaction.commit()?;
@@ -151,6 +153,7 @@ pub(super) fn make_again(conn: &Connection, names: &Names) -> Result<()> {
 
 /// Returns the parts of the schema that this database lacks.
 pub(super) fn missing(conn: &Connection, names: &Names) -> Result<Vec<Part>> {
+    // The steps themselves say what has to be there, so that no second list can differ from them.
     let whole = Connection::open_in_memory()?;
     for step in STEPS {
         whole.execute_batch(&(step.sql)(names))?;

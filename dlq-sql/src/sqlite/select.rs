@@ -95,6 +95,7 @@ pub(super) fn find_again(
     let mut query = query.push(" AND t.seq");
     query.add_any(seen.iter().filter_map(|it| it.seq).collect::<Vec<_>>().into_iter());
     let found = query.push(self::order(order)).all(conn, read_letter)?;
+    // A letter that has changed or gone makes the page another: it is found anew then, in the transaction.
     let is_same = found.iter().map(|it| it.selected).eq(seen.iter().map(|it| it.selected));
     Ok(is_same.then_some(found))
 }
@@ -130,6 +131,7 @@ fn due(
         let query = Query::new(format!(
             "SELECT t.available_at, t.created_at, t.letter_id, t.seq FROM {letters} t INDEXED BY {letters}"
         ));
+        // The index is named, so that letters come in the order in which they are claimed and none is sorted.
         let query = match name {
             Some(name) => query.push("_available_to WHERE t.consumer = ").bind(name),
             None => query.push("_available WHERE 1"),

@@ -24,6 +24,7 @@ impl<'c> Unit<'c> {
 
     /// A fencing token that nobody has been given.
     pub(super) fn fence(&self) -> Result<u64> {
+        // It is counted in the transaction: a token that is rolled back was told to nobody, and goes to the next call.
         let sql = format!(
             "UPDATE {} SET value = value + 1 WHERE name = 'fence' RETURNING value",
             self.names.meta

@@ -133,6 +133,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        // This closes the channel: the thread does what is waiting in it, and ends.
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -184,6 +185,7 @@ fn together(conn: &Connection, names: &Names, group: &mut [Box<dyn Job>]) -> Vec
     match attempt(conn, names, group) {
         Ok(ends) => ends,
         Err(Lost::RolledBack(fault)) if group.len() == 1 => vec![Err(fault)],
+        // One of them may be the reason: each has a transaction of its own now, so that only that one fails.
         Err(Lost::RolledBack(_)) => group
             .chunks_mut(1)
             .map(|one| match attempt(conn, names, one) {
@@ -191,6 +193,7 @@ fn together(conn: &Connection, names: &Names, group: &mut [Box<dyn Job>]) -> Vec
                 Err(Lost::Begin(fault) | Lost::RolledBack(fault)) => Err(fault),
             })
             .collect(),
+        // Most often another process has the lock. Each call alone would wait for it as long again.
         Err(Lost::Begin(fault)) => group.iter().map(|_| Err(fault.clone())).collect(),
     }
 }
@@ -201,6 +204,8 @@ fn attempt(
     group: &mut [Box<dyn Job>],
 ) -> std::result::Result<Vec<Result<()>>, Lost> {
     let is_shared = group.len() > 1;
+    // The lock is taken at once: a transaction that reads first and writes later fails where another process wrote in
+    // between.
     execute(conn, "BEGIN IMMEDIATE").map_err(Lost::Begin)?;
     let rolled_back = |fault| {
         if !conn.is_autocommit() {
@@ -210,6 +215,7 @@ fn attempt(
     };
     let mut ends = Vec::with_capacity(group.len());
     for job in group {
+        // A call that is alone needs no savepoint: where it fails, the whole transaction is taken back.
         if is_shared {
             execute(conn, "SAVEPOINT call").map_err(rolled_back)?;
         }
@@ -229,6 +235,7 @@ fn attempt(
         }
         ends.push(end);
     }
+    // Answers are given only after this: what a caller is told is on the disk (G1).
     execute(conn, "COMMIT").map_err(rolled_back)?;
     Ok(ends)
 }
@@ -299,6 +306,7 @@ impl Drop for Readers {
 
 fn read(conn: &Connection, waiting: &Mutex<Receiver<Look>>) {
     loop {
+        // The lock is given up before the look runs, so that the next reader takes the next look meanwhile.
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(look) = next else { return };
         // Whoever asked learns of a panic by the answer that does not come; nothing was changed, so go on.
@@ -309,6 +317,7 @@ fn read(conn: &Connection, waiting: &Mutex<Receiver<Look>>) {
 }
 
 fn snapshot<T>(conn: &Connection, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    // All statements of a look see one snapshot, so that pages, counts and sums fit each other.
     execute(conn, "BEGIN")?;
     let seen = look(conn);
     let end = execute(conn, "COMMIT");

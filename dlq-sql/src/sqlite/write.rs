@@ -44,6 +44,7 @@ pub(super) fn write(conn: &Connection, names: &Names, rows: &Rows) -> Result<Opt
         );
         conn.prepare_cached(&sql)?.execute((consumer, rows.now().as_nanos()))?;
     }
+    // The number is never lowered: keys take their tokens from it, in transactions of their own.
     if let Some(last) = rows.last_fence() {
         let sql = format!("UPDATE {} SET value = max(value, ?1) WHERE name = 'fence'", names.meta);
         conn.prepare_cached(&sql)?.execute([signed(last)])?;
@@ -62,6 +63,7 @@ pub(super) fn write(conn: &Connection, names: &Names, rows: &Rows) -> Result<Opt
 pub(super) fn put_new(conn: &Connection, names: &Names, rows: &[Row]) -> Result<Vec<bool>> {
     let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", names.aliases);
     let has_aliases: bool = conn.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
+    // Where letters may have to be merged, the engine looks at each of them.
     if has_aliases || super::load::meta(conn, names, "dedup")? != 0 {
         return Ok(vec![false; rows.len()]);
     }
@@ -176,6 +178,7 @@ impl<'r, 'c> Writer<'r, 'c> {
         }
         binder.bind(before.tag)?;
         statement.raw_execute()?;
+        // Counts change in the transaction of the letter, so that they are right at any moment, and after any crash.
         if kind(before) != kind(row) {
             self.count(before, -1);
             self.count(row, 1);
@@ -279,6 +282,7 @@ impl<'r, 'c> Writer<'r, 'c> {
         let Some(mut operation) = operations::load(self.conn, self.names, id)? else {
             return Ok(());
         };
+        // The change applies to what is stored in this transaction, so that counts of other processes are kept.
         change.apply(&mut operation, rows.now());
         let sql = format!(
             "UPDATE {} SET state = ?, updated_at = ?, next_release = ?, total = ?, progress = ? WHERE id = ?",

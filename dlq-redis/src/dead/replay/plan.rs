@@ -82,6 +82,8 @@ impl RedisReplay {
         before: Option<&Arc<Picture>>,
     ) -> Result<Picture, StoreError> {
         let stands = self.letters.stands().await?;
+        // Nothing was added where length and last id are the same. The ledger is read anew, since others may have sent
+        // letters.
         if let Some(before) = before.filter(|before| before.stands == stands) {
             let marks = self.marks(&before.rows).await?;
             if marks == before.marks {
@@ -133,6 +135,7 @@ impl RedisReplay {
             RedisTarget::Origin => {
                 let origin = &letter.origin;
                 let stream = (origin.transport() == "redis").then(|| origin.stream())?;
+                // In another slot no script reaches the ledger as well, so that the letter could not be sent once (G6).
                 (Keys::of(stream).is_ok() && self.is_near(stream)).then_some(stream)
             }
         }

@@ -83,6 +83,7 @@ impl RedisReplay {
             }
             let (batch, left) = rest.split_at(self.batch(rest));
             if let Some(rate) = self.rules.rate {
+                // A turn that is late counts from now, so that lost time is not made up for by a burst.
                 turn = turn.max(Instant::now()) + Duration::from_secs(batch.len() as u64) / rate;
             }
             let (mut open, began) = (batch.to_vec(), Instant::now());
@@ -97,6 +98,7 @@ impl RedisReplay {
                             late.get_or_insert((error, false));
                             again.push(row);
                         }
+                        // The store has the letters from now on, and would not learn of what is sent here.
                         SendOutcome::Kept(error) => {
                             late = Some((error, true));
                             again.push(row);
@@ -124,6 +126,7 @@ impl RedisReplay {
             rest = left;
         }
         report.left += rest.len() as u64;
+        // Only a letter that was sent has written the lease.
         if report.sent > 0 {
             self.end(&me).await;
         }
@@ -175,6 +178,8 @@ impl RedisReplay {
         let mut heard = match self.scripts(&calls).await {
             Ok(heard) => heard.into_iter(),
             Err(error) => {
+                // Nobody knows what was carried out. The same calls are made again, and find their own notes in the
+                // ledger (G6).
                 let error = error.for_running_store(REPLAYING);
                 return answers
                     .into_iter()
