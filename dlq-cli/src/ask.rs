@@ -21,11 +21,13 @@ pub(crate) fn agree(is_agreed: bool, verb: &str, count: u64) -> Result<(), CliEr
         return Ok(());
     }
     let letters = if count == 1 { "letter" } else { "letters" };
+    // A script must neither wait for an answer nor agree by whatever is piped into it.
     if !std::io::stdin().is_terminal() {
         return Err(CliError::refused(format!(
             "about to {verb} {count} {letters}, and there is no terminal to ask at; say --yes (or --dry-run to look first)"
         )));
     }
+    // Nobody agrees to a change of more than a thousand letters by typing `y` out of habit.
     let expected = if count > MANY { count.to_string() } else { "y".to_owned() };
     let hint = if count > MANY { "type the number to go on" } else { "y to go on" };
     expect(&format!("{verb} {count} {letters}"), &expected, hint)
@@ -54,6 +56,7 @@ fn expect(what: &str, expected: &str, hint: &str) -> Result<(), CliError> {
     }
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
+    // The end of the input leaves the answer empty, which is a refusal.
     if answer.trim().eq_ignore_ascii_case(expected) {
         Ok(())
     } else {
@@ -66,6 +69,7 @@ pub(crate) fn actor(note: Option<&str>) -> Actor {
     let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     let user =
         variable("USER").or_else(|| variable("LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
+    // Many shells set HOSTNAME without exporting it, so the file is asked as well.
     let host = variable("HOSTNAME")
         .or_else(|| {
             std::fs::read_to_string("/etc/hostname").ok().map(|text| text.trim().to_owned())

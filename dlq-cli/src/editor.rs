@@ -23,6 +23,7 @@ impl Draft {
         })?;
         let payload = payload.map(|payload| &payload[..]).unwrap_or_default();
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok();
+        // Editors tell the kind of a file by its suffix.
         let suffix = if is_json { ".json" } else { ".txt" };
         let draft = tempfile::Builder::new().prefix("dlq-").suffix(suffix).tempfile();
         let mut draft = draft.map_err(|error| cannot("write a draft", &error))?;
@@ -30,6 +31,7 @@ impl Draft {
         // It may have arguments, as in `code --wait`.
         let mut command = if cfg!(unix) {
             let mut shell = Command::new("sh");
+            // The shell takes `dlq` as `$0`, and the path that is added below as `$1`.
             shell.arg("-c").arg(format!("{editor} \"$1\"")).arg("dlq");
             shell
         } else {
@@ -38,6 +40,7 @@ impl Draft {
         let ended = command.arg(draft.path()).status().await;
         let ended =
             ended.map_err(|error| cannot(&format!("start the editor `{editor}`"), &error))?;
+        // An editor that fails gives the edit up, as vim does after `:cq`. The draft goes with it.
         if !ended.success() {
             return Err(CliError::refused(format!(
                 "the editor `{editor}` ended with {ended}; nothing was changed"

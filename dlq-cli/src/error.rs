@@ -86,6 +86,7 @@ impl From<io::Error> for CliError {
 impl From<serde_json::Error> for CliError {
     fn from(error: serde_json::Error) -> Self {
         match error.io_error_kind() {
+            // The kind is enough to tell a closed pipe, which is success, from a disk that is full.
             Some(kind) => io::Error::from(kind).into(),
             None => Self::Failed(format!("cannot write JSON: {error}")),
         }

@@ -225,6 +225,7 @@ pub(crate) async fn must_exist(
 /// The same of what is stored by now, by the store's own time.
 pub(crate) async fn until_now(context: &Context, mut filter: Filter) -> Result<Filter, CliError> {
     let newest = PageRequest::new().limit(1).order(Order::NewestFirst);
+    // The clock of this machine may differ from the store's, by which letters are dated.
     let newest = context.letters.list(filter.clone(), newest).await?.letters;
     // Some stores keep microseconds.
     let after = |newest: &LetterSummary| newest.state.created_at.after(Duration::from_micros(1));
@@ -236,6 +237,7 @@ pub(crate) async fn until_now(context: &Context, mut filter: Filter) -> Result<F
 
 /// The letter whose id begins with these digits.
 pub(crate) async fn letter_id(letters: &BoxLetters, digits: &str) -> Result<LetterId, CliError> {
+    // A whole id is not looked up here. Each verb decides what it means if no letter has it.
     if let Ok(id) = digits.parse() {
         return Ok(id);
     }
@@ -244,6 +246,7 @@ pub(crate) async fn letter_id(letters: &BoxLetters, digits: &str) -> Result<Lett
             "`{digits}` is not a letter id; expected hexadecimal digits, as `dlq list` shows them"
         )));
     }
+    // Two are enough to know that the digits name more than one letter.
     let found = letters.with_prefix(digits.to_ascii_lowercase(), 2).await?;
     match found.as_slice() {
         [id] => Ok(*id),

@@ -50,6 +50,7 @@ pub async fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             // A closed pipe behind `dlq --help | head` is nobody's error.
             let _ = error.print();
+            // Help and version end here as well, with code 0; wrong arguments end with code 2.
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
@@ -68,6 +69,7 @@ fn log() {
     // A program that runs the command may log in its own way.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A warning of a client may quote the URL of the server, and with it the password.
         .with_writer(|| secret::Hiding(std::io::stderr()))
         .with_ansi(false)
         .try_init();

@@ -69,6 +69,7 @@ impl LinesFile {
                     path.display()
                 )));
             }
+            // The cut comes after every check: a file that is refused stays as it is.
             file.set_len(end).map_err(cannot)?;
             say!("cut a torn last line of {} bytes", length - end);
         }
@@ -81,6 +82,7 @@ impl LinesFile {
     /// Writes one line.
     pub(crate) fn write(&mut self, letter: &DeadLetter) -> Result<(), CliError> {
         serde_json::to_writer(&mut self.0, letter)?;
+        // The line break comes last: a line without one is torn, wherever the process died.
         Ok(self.0.write_all(b"\n")?)
     }
 
@@ -188,6 +190,7 @@ pub(crate) fn read_batches(
                 batch.bytes += length as u64;
             }
             Err(error) => {
+                // Lines that were read before the error are handed out first.
                 if take(Ok(batch)) {
                     take(Err(error));
                 }
@@ -207,6 +210,7 @@ pub(crate) fn read_batches(
             },
             Err(why) => batch.bad.push((batch.line, why)),
         }
+        // Bad lines fill a batch as well, so that a file without letters does not end up in memory.
         if batch.letters.len() >= size || batch.bad.len() >= size || batch.bytes >= LARGE {
             let next = Batch { line: batch.line, ..Batch::default() };
             if !take(Ok(std::mem::replace(&mut batch, next))) {

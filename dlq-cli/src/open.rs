@@ -74,6 +74,7 @@ pub(crate) async fn open(cli: &Cli) -> Result<StoreOrBroker, CliError> {
             Ok(StoreOrBroker::Redis(Box::new(broker)))
         }
         _ => {
+            // Of the verbs that get here only an import may create the store: a mistyped path must not look like an empty one.
             let create = matches!(&cli.command, Command::Import(args) if args.create);
             store(url, create).await.map(StoreOrBroker::Store)
         }
@@ -116,6 +117,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
         }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
+            // Older tables are left alone also where the store may be created: consumers may be using them.
             let is_new = create && !is_there(url).await?;
             let opened = postgres(url).migrate(is_new).open().await;
             let store =

@@ -35,6 +35,7 @@ pub(crate) fn has_password(url: &str) -> bool {
 pub(crate) fn keep(url: &str) {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     for secret in secrets(url) {
+        // An error may quote the password as it stands in the URL, or decoded.
         kept.push(decoded(&secret));
         kept.push(secret);
     }
@@ -55,6 +56,7 @@ pub(crate) struct Hiding<W>(pub(crate) W);
 
 impl<W: Write> Write for Hiding<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // A password that is split over two calls would not be found. The log writes each line in one call.
         self.0.write_all(hide(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }
@@ -113,6 +115,7 @@ fn login_end(rest: &str) -> Option<usize> {
     if let Some(at) = rest[..authority].rfind('@') {
         return Some(at);
     }
+    // After the colon stands a port, or a password that goes on behind the `/`, `?` or `#`.
     let (_, port) = rest[..authority].split_once(':')?;
     let is_port = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     // Several hosts may stand in a row.

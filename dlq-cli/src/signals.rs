@@ -21,6 +21,7 @@ where
             std::future::pending::<()>().await;
         }
     });
+    // Listening begins before the work does, so that a signal at its first step is not missed.
     let mut signals = Signals::new()?;
     tokio::select! {
         done = work(Box::new(stop)) => done,
@@ -28,6 +29,7 @@ where
             signals.next().await;
             say!("dlq: ending; once more to end at once");
             let _ = ask.send(());
+            // The second signal drops the work wherever it is, as the death of the process would.
             signals.next().await;
         } => Err(CliError::failed("ended at once; what was in flight comes again")),
     }

@@ -37,6 +37,7 @@ impl FromStr for Via {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (alias, url) = match text.split_once('=') {
+            // The query of a URL may have a `=` too. An alias stands before the scheme.
             Some((alias, url)) if !alias.contains("://") => (Some(alias), url),
             _ => (None, text),
         };
@@ -91,6 +92,7 @@ pub(crate) async fn outboxes(
 ) -> Result<Outboxes, CliError> {
     let mut outboxes = Outboxes::new();
     for Via { alias, url } in brokers {
+        // The password is kept before the first connection, whose error may quote it.
         secret::keep(url);
         let shown = without_password(url);
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -161,6 +163,7 @@ pub(crate) async fn survey(
     let ids: Vec<_> = page.letters.iter().map(|letter| letter.id).collect();
     let mut by_cluster: std::collections::BTreeMap<Cluster, BTreeSet<_>> = Default::default();
     let mut unroutable: std::collections::BTreeMap<String, u64> = Default::default();
+    // Whole letters have their payloads with them, so only a hundred are in memory at once.
     for ids in ids.chunks(100) {
         for letter in store.store().get_all(ids.to_vec()).await? {
             match outboxes.route(&letter, &spec.target) {

@@ -44,6 +44,7 @@ impl Incidents {
         }
         let written = match self {
             Self::Stderr => std::io::stderr().lock().write_all(&lines),
+            // Letters are confirmed after this. An incident may stand there twice after a crash, and is never missing.
             Self::File(file) => file.write_all(&lines).and_then(|()| file.sync_data()),
         };
         written.map_err(|error| format!("cannot write incidents: {error}").into())

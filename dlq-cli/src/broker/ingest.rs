@@ -49,6 +49,7 @@ pub(crate) async fn store(
     shown: &str,
     by: &str,
 ) -> Result<Destination, CliError> {
+    // Opening creates the store, after which nobody could see that the old one is gone.
     if !open::is_there(&args.into).await? {
         Mark::refuse_a_lost_store(marks, shown, by, &without_password(&args.into))?;
     }
@@ -90,12 +91,14 @@ impl IngestRun<'_> {
             say!("letters of {shown} go into {name}");
             async move {
                 let tell = |new: &[Incident]| {
+                    // Only incidents can fail, which ends the ingest before the letters are confirmed. Alerts never do.
                     bar.aside(|| incidents.write(new))?;
                     bar.advance(new.len() as u64);
                     alerts.tell(new);
                     Ok(())
                 };
                 let mut refusal = None;
+                // A refusal stops the ingest as a signal does: a put that has begun is waited for.
                 let stop = async {
                     tokio::select! {
                         () = stop => {}
@@ -112,6 +115,7 @@ impl IngestRun<'_> {
         // Others get its share at once.
         drop(ingest);
         let are_told = alerts.end().await;
+        // What is in the store is reported also if the run has failed.
         if out.is_table() {
             out.line(&report)?;
         } else {

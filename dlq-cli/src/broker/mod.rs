@@ -90,6 +90,7 @@ pub(crate) async fn look(
     shown: &str,
     command: Command,
 ) -> Result<ExitCode, CliError> {
+    // Verbs that only look connect to no further broker.
     let at = crate::cli::BrokerArgs::default();
     let mut context = Context { letters, out, target: shown.to_owned(), at };
     let exit = commands::look(&mut context, command).await?;

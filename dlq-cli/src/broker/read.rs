@@ -135,6 +135,7 @@ async fn read_range<L: Log>(log: &L, range: Range, most: u64) -> Result<Option<F
     })?;
     let path = folder.path().join("letters.db");
     let store = SqliteStore::builder().path(path).create(true).open().await?;
+    // The log is not read twice: what memory holds moves to the file, and the reading goes on there.
     carry(&memory, &store).await?;
     drop(memory);
     let filled = fill(&mut entries, &store, u64::MAX).await?;

@@ -59,12 +59,14 @@ pub(crate) fn refuse_held(command: &mut Command) -> Result<(), CliError> {
 pub(crate) fn operation(args: &ReplayArgs) -> OperationId {
     args.at_broker.resume.unwrap_or_else(|| {
         let by = ask::actor(None).who;
+        // Two replays of one person at the same instant differ by their processes.
         OperationId::of(&by, SystemClock.now(), u64::from(std::process::id()))
     })
 }
 
 pub(crate) fn per_second(pace: Pace) -> Result<u32, CliError> {
     let interval = pace.interval();
+    // Brokers count whole letters a second, by which a slower rate would be none.
     if interval > Duration::from_secs(1) {
         return Err(CliError::refused("at a broker the slowest rate is 1/s"));
     }
@@ -95,6 +97,7 @@ impl Replaying {
             return Ok(Err(exit_code(&report.skipped, 0)));
         }
         ask::confirm(&args.change, "replay", plan.letters)?;
+        // Without --again the next replay skips what was sent, and needs no id.
         if args.at_broker.again {
             say!("if it is interrupted, however: the same command with --resume {id}");
         }
@@ -158,6 +161,7 @@ impl Replaying {
             };
             say!("{} letters are untouched; to go on: {how}", report.left);
         }
+        // The error comes after the report: what was sent stays sent.
         if let Some(error) = &report.stopped {
             return Err(CliError::failed(chain(error)));
         }

@@ -90,6 +90,7 @@ impl Cli {
     pub(crate) fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let matches = command.try_get_matches_from_mut(args)?;
+        // clap fills options from the environment as well; only their source tells what was typed.
         let is_typed = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         let typed = Typed { from: is_typed("from"), context: is_typed("context") };
         let cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;

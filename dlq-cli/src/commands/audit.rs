@@ -151,6 +151,7 @@ fn words(object: &serde_json::Map<String, Value>) -> Vec<String> {
     let mut said = Vec::new();
     for (name, value) in object {
         match value {
+            // Parts that are absent, false or empty narrow nothing, and would only hide those that do.
             Value::Null | Value::Bool(false) => {}
             Value::Array(values) if values.is_empty() => {}
             Value::Object(inner) if name == "filter" => said.extend(words(inner)),

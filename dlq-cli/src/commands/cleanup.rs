@@ -26,6 +26,7 @@ pub(super) async fn run(
     let CleanupArgs { older_than, filter, include_unresolved, max, batch, confirm } = args;
     let filter = filter.resolve(&context.letters).await?;
     let wanted = |status: &Status| include_unresolved || *status == Status::Resolved;
+    // Such a cleanup would delete nothing, and look like a success.
     if !filter.statuses.is_empty() && !filter.statuses.iter().any(wanted) {
         return Err(CliError::refused(
             "a cleanup deletes letters that are resolved, and the filter asks for others; say --include-unresolved if \

@@ -24,6 +24,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let id = operation.id;
     let dispatcher = Dispatcher::new(store.store().clone(), outboxes).lease(lease);
+    // A process that sends an operation reaches all of its brokers, or it could not come to the end.
     if !dispatcher.serves(operation) {
         let wanted: Vec<_> = operation.spec.via.iter().map(ToString::to_string).collect();
         return Err(CliError::refused(format!(
@@ -58,6 +59,7 @@ pub(super) async fn run(
     .await;
     bar.end();
     let sent = sent?;
+    // Other processes may send letters of it as well, so the store says what was done.
     let operation = store.operation(id).await?;
     if sent.doubtful > 0 {
         say!(

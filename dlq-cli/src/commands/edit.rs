@@ -40,6 +40,7 @@ pub(super) async fn run(
         None => Edit::new(),
     };
     let changed = change(context, store, &args, &letter, edit).await;
+    // What was typed is not lost when the edit is refused, or was only tried.
     if changed.is_err() || args.confirm.dry_run {
         say!("what you wrote is kept in {}", draft.keep()?.display());
     }
@@ -117,6 +118,7 @@ async fn change(
     }
     if context.out.is_table() {
         diff(&letter.message, &after).iter().try_for_each(|line| context.out.line(line))?;
+        // The operator sees the difference before the question.
         context.out.flush()?;
     }
     if args.confirm.dry_run {
@@ -125,6 +127,7 @@ async fn change(
     }
     ask::agree(args.confirm.yes, "edit", 1)?;
     let by = ask::actor(args.confirm.note.as_deref());
+    // The store refuses the edit if payload or key are no longer those that were shown.
     let edited = store.edit(letter.id, edit.expecting(letter), by).await?;
     say!("edited {}; a replay sends what it is now", letter.id);
     show(context, &edited, true)

@@ -26,6 +26,7 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
             bar.advance(1);
             context.out.json_line(letter)
         };
+        // No signal is listened for: an export to standard output cannot be resumed, so a signal ends it at once.
         let never = std::future::pending();
         let exported = export(context, &filter, None, &mut Box::pin(never), out).await;
         bar.end();
@@ -45,6 +46,7 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
                 path.display()
             );
         }
+        // The bar alone is measured by this filter. The letters themselves begin after the cursor.
         rest.since = Some(rest.since.map_or(after.created_at, |since| since.max(after.created_at)));
     }
     let bar = Progress::of(context.letters.count(rest).await?, "letters");
@@ -75,10 +77,12 @@ async fn lacks_letters(
     written: u64,
 ) -> Result<bool, CliError> {
     let mut earlier = filter.clone();
+    // Letters of the same time as the last one are not counted, so that no gap is reported that is none.
     earlier.until = Some(earlier.until.map_or(last.created_at, |until| until.min(last.created_at)));
     if context.letters.count(earlier).await? > written {
         return Ok(true);
     }
+    // A letter that was deleted since says nothing of the filter.
     let Some(letter) = context.letters.get(last.id).await? else { return Ok(false) };
     Ok(!filter.matches(&letter))
 }

@@ -42,6 +42,7 @@ pub(super) async fn run(
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
+            // The signal is heeded between two batches only: a restore that has begun is waited for.
             let batch = tokio::select! {
                 biased;
                 () = &mut stop => return Ok(true),
@@ -59,6 +60,7 @@ pub(super) async fn run(
                     "the letters up to line {line} are in the store; the same command goes on from there"
                 ))
             })?;
+            // Lines are counted after the restore: what is said of them at the end is in the store.
             imported.count(&receipts, batch.bad.len() as u64, batch.line);
             bar.advance(batch.bytes);
             bar.say(format!("{} letters", imported.letters()));
@@ -76,7 +78,9 @@ pub(super) async fn run(
 
 /// Reads a file in the background, a little ahead of the writing. Returns its batches, and its size if it is known.
 fn open(path: &Path, size: usize) -> Result<(mpsc::Receiver<io::Result<Batch>>, u64), CliError> {
+    // One batch waits while another is restored, so that a slow store does not fill the memory.
     let (sender, receiver) = mpsc::channel(1);
+    // The reader stops when the import has ended and nobody receives any more.
     let take = move |batch| sender.blocking_send(batch).is_ok();
     // A thread of its own, which ends with the process: nothing can wake one that waits for standard input.
     if path.as_os_str() == "-" {

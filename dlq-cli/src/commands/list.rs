@@ -27,6 +27,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
         let page = context.letters.list(filter.clone(), request).await?;
         shown += page.letters.len() as u64;
         after = page.next;
+        // Lines of JSON stand for themselves. A table needs all of its rows before it knows its widths.
         if context.out.format == Format::Jsonl {
             page.letters.iter().try_for_each(|letter| context.out.json_line(letter))?;
         } else {
@@ -45,6 +46,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
         Format::Jsonl => {}
     }
     if let Some(cursor) = after.filter(|_| context.out.format != Format::Json) {
+        // At a terminal the hint about the next page stands below the letters.
         context.out.flush()?;
         let total = context.letters.count(filter).await?;
         say!("{shown} of {total} letters; the next page: --cursor {cursor}");

@@ -84,6 +84,7 @@ pub(super) async fn run(
     let mut migration = database.look().await.map_err(failed)?;
     let wanted = args.apply && !migration.is_up_to_date();
     if wanted {
+        // The operator reads before the question whether consumers have to be stopped first.
         explain(&migration, &shown);
         let what = if migration.steps.is_empty() {
             format!("make again what {shown} lacks")

@@ -71,6 +71,7 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         Progress::be_quiet();
     }
     let mut out = Output::new(cli.output, cli.wide);
+    // These verbs need no store, so the command that prints a context's password does not run for them.
     match cli.command {
         Command::Completions { shell } => return completions(&mut out, shell),
         Command::Man { folder } => return manual(&folder),
@@ -78,6 +79,7 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         _ => {}
     }
     cli.from = contexts::resolve(&cli).await?;
+    // The destination may be a context too, whose password must not be printed either.
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     if let Command::Ingest(args) = &mut cli.command {
         args.into = contexts::url(&args.into).await?;
@@ -147,6 +149,7 @@ async fn at_store(
         Command::Check(args) => check::run(&mut context, &store, args).await,
         command => look(&mut context, command).await,
     }?;
+    // An error of the last bytes is an error of the verb. `Drop` of the output would hide it.
     context.out.flush()?;
     Ok(exit)
 }

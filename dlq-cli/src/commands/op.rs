@@ -69,6 +69,7 @@ pub(super) async fn named(store: &DeadLetters, digits: &str) -> Result<Operation
             "`{digits}` begins no id of an operation; expected hexadecimal digits, as `dlq op list` shows them"
         )));
     }
+    // An operation that is older has to be named by its whole id.
     let found = store.operations(LATEST).await?.into_iter().map(|operation| operation.id);
     let found: Vec<_> = found.filter(|id| id.to_string().starts_with(&digits)).collect();
     match found.as_slice() {
@@ -186,6 +187,7 @@ async fn items(
     limit: usize,
 ) -> Result<Vec<OperationItem>, CliError> {
     let is_ill = |outcome| matches!(outcome, ItemOutcome::FailedAgain | ItemOutcome::Skipped);
+    // The counts tell when the last of them is found, and the search can end.
     let ill = [ItemOutcome::FailedAgain, ItemOutcome::Skipped]
         .map(|outcome| operation.progress.with_outcome(outcome));
     let ill = usize::try_from(ill.iter().sum::<u64>()).unwrap_or(usize::MAX).min(limit);
@@ -254,6 +256,7 @@ async fn steer(
 pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Operation, CliError> {
     let mut operation = letters.operation(id).await?;
     let bar = Progress::of(operation.progress.total, "letters");
+    // The operation belongs to other processes, so one signal is enough: nothing has to be finished here.
     let mut signals = Signals::new()?;
     let mut told = None;
     let mut lost: Option<Instant> = None;
@@ -287,6 +290,7 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
         told = Some(operation.state);
         if let Some((ended, since)) = &mut quiet {
             let now = operation.progress.done();
+            // In every other state than running the time of silence begins anew.
             if now != *ended || told != Some(OperationState::Running) {
                 (*ended, *since) = (now, Instant::now());
             } else if since.elapsed() >= QUIET {

@@ -23,6 +23,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let to_broker = to_broker(context, &args).await?;
     let filter = args.filter.resolve(&context.letters).await?;
+    // The selection is made to be refused: an empty filter needs --all.
     if !args.change.all {
         let _ = Selection::matching(filter.clone())?;
     }
@@ -61,6 +62,7 @@ pub(super) async fn run(
         return Ok(if is_unknown { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS });
     }
     ask::confirm(&args.change, "replay", plan.count)?;
+    // From here on the operation is in the store, where it outlives this process.
     let mut operation = store.replay(spec, ask::actor(args.change.note.as_deref())).await?;
     let (id, total) = (list::short(&operation.id), operation.progress.total);
     if to_broker.is_some() {
@@ -70,6 +72,7 @@ pub(super) async fn run(
             "operation {id} has {total} letters; consumers that run on this store take them, now or when they start"
         );
     }
+    // The plan and the start are two steps, between which others may take letters.
     let taken = plan.count.saturating_sub(operation.progress.total);
     if taken > 0 {
         say!(

@@ -143,6 +143,7 @@ impl File {
         let path = self.path.canonicalize().map_err(|error| failed(&error))?;
         let text = std::fs::read_to_string(&path).map_err(|error| failed(&error))?;
         let text = with_default(&text, name);
+        // The new text is read before it is written: `with_default` does not understand every way to write TOML.
         let is_so = Self::parse(&text, path.clone()).is_ok_and(|file| {
             file.default.as_deref() == Some(name) && file.contexts.contains_key(name)
         });
@@ -215,8 +216,10 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let new = path.with_file_name(name);
     let write = || {
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
+        // The file has the permissions of the old one before a password is in it.
         file.set_permissions(std::fs::metadata(path)?.permissions())?;
         file.write_all(text.as_bytes())?;
+        // The text is on the disk before the rename, so that a power cut leaves one whole file or the other.
         file.sync_all()?;
         std::fs::rename(&new, path)
     };

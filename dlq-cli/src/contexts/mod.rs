@@ -188,6 +188,7 @@ fn expand(from: &str) -> Result<String, CliError> {
         })?;
         let place = from.len() - after.len();
         let is_login = login.as_ref().is_some_and(|login| login.contains(&place));
+        // In the login a `/` or `@` of the value would end it. Elsewhere the value may be a whole path.
         url.push_str(&if is_login { encode(&value) } else { value });
         rest = behind;
     }
@@ -209,6 +210,7 @@ fn with_password(url: &str, password: &str) -> Result<String, CliError> {
         )));
     };
     let shown = || secret::without_password(&format!("{scheme}://{user}:x@{host}"));
+    // With two passwords one would be used, and nobody could see which.
     if !former.is_empty() || secret::has_password(&format!("{scheme}://{host}")) {
         return Err(CliError::refused(format!(
             "cannot insert the password into {}: the URL already has one; remove it there, or remove \
@@ -222,6 +224,7 @@ fn with_password(url: &str, password: &str) -> Result<String, CliError> {
 /// Runs a command and returns its output, without the end of the line.
 async fn run(command: &str) -> Result<String, CliError> {
     let (shell, flag) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
+    // What the command complains of reaches the operator; its output is the password alone.
     let ran = Command::new(shell).args([flag, command]).stderr(Stdio::inherit()).output().await;
     let output =
         ran.map_err(|error| CliError::failed(format!("cannot run password_command: {error}")))?;

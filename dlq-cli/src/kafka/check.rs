@@ -57,6 +57,7 @@ async fn given(at: &Broker, args: CheckAtBrokerArgs) -> Result<Deployment, CliEr
     let is_default = ladder == Ladder::new();
     for one in args.consumer {
         let mut plan = ConsumerPlan::new(one.stream, one.consumer);
+        // The default ladder is a guess. It is checked only if the topic or a retry topic shows that it is used.
         plan.ladder = Some(ladder.clone()).filter(|_| !is_default || at.topic == ours(&plan.topic));
         if plan.ladder.is_none() && has_some(at, &ladder, &plan).await? {
             plan.ladder = Some(ladder.clone());

@@ -28,6 +28,7 @@ pub(crate) async fn run(
     mut command: Command,
 ) -> Result<ExitCode, CliError> {
     broker::refuse_held(&mut command)?;
+    // Elsewhere the filter refuses these options, so they are taken out of it here.
     let at_kafka = command.filter().map(|filter| std::mem::take(&mut filter.at_kafka));
     let at_kafka = at_kafka.unwrap_or_default();
     let exit = match command {
@@ -62,6 +63,7 @@ pub(crate) async fn run(
             if range == Range::all() {
                 broker::say_cost(&at.shown, messages.iter().sum(), None);
             }
+            // Letters are sifted after the reading: a later death may stand outside of the offsets.
             let read = broker::read_kept(log, range, |row| kept.includes(row)).await?;
             return broker::look(read.letters.clone(), out, &at.shown, command).await;
         }

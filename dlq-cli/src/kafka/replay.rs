@@ -44,6 +44,7 @@ pub(super) async fn run(
     let all = read.as_ref().map_or_else(none, |read| read.letters.clone());
     let filter = args.filter.clone().resolve(&all).await?;
     must_exist(&all, &at.shown, &filter).await?;
+    // A partition, offsets, a key or a header select letters as well as a filter does.
     if !args.change.all && *at_kafka == AtKafkaArgs::default() {
         let _ = Selection::matching(filter.clone())?;
     }

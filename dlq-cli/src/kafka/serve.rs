@@ -60,6 +60,7 @@ impl Measure for Measured {
         if self.known.is_none_or(|at| at.elapsed() >= GROUPS) {
             let log = self.broker.log();
             let marks = log.marks().await;
+            // Every look asks until the groups were found once. After that a failure waits for the next turn.
             if marks.is_ok() || self.known.is_some() {
                 self.known = Some(Instant::now());
             }

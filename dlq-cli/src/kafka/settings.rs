@@ -30,6 +30,7 @@ pub(super) fn brokers(url: &KafkaUrl, args: &BrokerArgs) -> Result<Brokers, CliE
         brokers = brokers.with_binding_key(key);
     }
     for setting in assumed(url, args)?.into_iter().chain(settings) {
+        // The setting could lead to another cluster than the one that every message names.
         if setting.key == "bootstrap.servers" {
             return Err(CliError::refused(
                 "the setting `bootstrap.servers` is in the URL: kafka://HOST:PORT/TOPIC; leave it out",
@@ -91,6 +92,7 @@ fn from_environment(
         Some(Setting { key, value: value.into_string().ok()? })
     };
     let mut settings: Vec<Setting> = variables.into_iter().filter_map(setting).collect();
+    // The environment has no order of its own.
     settings.sort_by(|one, other| one.key.cmp(&other.key));
     settings
 }

@@ -63,6 +63,7 @@ impl Refusals {
 
     fn forget(&self) {
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // A permit that is left would end the next wait at once.
         let _ = self.came.notified().now_or_never();
     }
 }
@@ -169,8 +170,10 @@ impl Broker {
         // What was refused before has been told, or did no harm.
         self.refusals.forget();
         tokio::select! {
+            // Finished work comes first: a refusal that did no harm does not spoil it.
             biased;
             done = work => match (done, self.refusals.latest()) {
+                // The refusal says more than the timeout to which it led.
                 (Err(_), Some(why)) => Err(why),
                 (done, _) => Ok(done),
             },
@@ -303,6 +306,7 @@ fn hear(refusals: &Refusals, event: &Event) {
         Event::ServerError(ServerError::Other(text)) if is_refusal(text) => {
             tracing::warn!("the server refuses something: {text}");
             *refusals.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+            // The text is in its place before anybody is woken to read it.
             refusals.came.notify_one();
         }
         Event::ServerError(error) => tracing::warn!("the server says: {error}"),

@@ -46,6 +46,7 @@ pub(crate) async fn run(
                 if range == Range::all() {
                     broker::say_cost(&at.shown, messages, has_payloads.then_some(bytes));
                 }
+                // The server does not send payloads that the verb does not show.
                 if !has_payloads {
                     range = range.headers_only();
                 }

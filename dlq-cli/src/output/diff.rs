@@ -30,6 +30,7 @@ fn texts(before: Option<&Bytes>, after: Option<&Bytes>) -> (Vec<String>, Vec<Str
     let pretty = |payload: Option<&Bytes>| -> Option<Vec<String>> {
         Some(indented(payload?)?.lines().map(escape).collect())
     };
+    // Indented texts of payloads that differ in blanks only are the same: those are shown as they are.
     if let (Some(old), Some(new)) = (pretty(before), pretty(after))
         && old != new
     {
@@ -61,6 +62,7 @@ fn changes(before: &[String], after: &[String], lines: &mut Vec<String>) {
         pairs.take_while(|(one, other)| one == other).count()
     };
     let start = common(&mut before.iter().zip(after));
+    // The common end is looked for behind the common beginning, so that no line counts as both.
     let end = common(&mut before[start..].iter().rev().zip(after[start..].iter().rev()));
     let show = |sign: char, some: &[String], lines: &mut Vec<String>| {
         lines.extend(some.iter().take(MOST).map(|line| format!("{sign} {line}")));

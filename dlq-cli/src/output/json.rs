@@ -10,6 +10,7 @@ const DEEPEST: usize = 128;
 pub(crate) fn indented(json: &[u8]) -> Option<String> {
     let json = std::str::from_utf8(json).ok()?;
     serde_json::from_str::<IgnoredAny>(json).ok()?;
+    // The text is valid JSON from here on, so a scan of single characters is enough.
     let (mut out, mut depth) = (String::new(), 0);
     let line = |out: &mut String, depth| {
         out.push('\n');

@@ -121,6 +121,7 @@ impl Progress {
                 }
                 left = look => {
                     let total = self.0.length().unwrap_or(0);
+                    // If it is not known what is left, nothing counts as done.
                     self.set(total.saturating_sub(left.unwrap_or(total)));
                 }
             }

@@ -85,6 +85,7 @@ impl Table {
             self.columns[index].least.map_or(wanted[index], |least| wanted[index].min(least))
         };
         let mut widths: Vec<_> = (0..self.columns.len()).map(|index| Some(narrow(index))).collect();
+        // Whole columns go before a cell becomes too narrow to read. Columns of rank 0 always stay.
         while taken(&widths) > room {
             let left = (0..widths.len()).filter(|index| widths[*index].is_some());
             let least = left.max_by_key(|index| self.columns[*index].rank);

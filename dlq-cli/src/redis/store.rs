@@ -47,6 +47,7 @@ impl Address {
                 Some(("prefix", name)) if name.contains('{') => {
                     address.prefix = Some(name.to_owned())
                 }
+                // All keys of a store need one hash tag; a plain name becomes one.
                 Some(("prefix", name)) => address.prefix = Some(format!("{{{name}}}")),
                 Some(("sentinel", master)) => address.master = Some(master.to_owned()),
                 Some(("tls-ca", file)) => address.authority = Some(file.to_owned()),

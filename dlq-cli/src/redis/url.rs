@@ -41,6 +41,7 @@ impl RedisUrl {
             return Err(refused("it names no server"));
         }
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+        // Digits before the slash are a database. A key writes its own slashes as %2F.
         let (database, key) = match path.split_once('/') {
             Some((database, key)) if is_number(database) => (database, key),
             Some(_) => return Err(refused("a slash in the key is written as %2F")),

@@ -41,6 +41,7 @@ impl Counted {
                 let (pages, seen) = watch::channel(None);
                 tokio::join!(http::answer(listener, seen), render(&counts, &pages));
             }
+            // Without an address nothing is answered, and the work alone decides the end.
             pending().await
         };
         tokio::select! {

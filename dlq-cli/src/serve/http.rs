@@ -36,6 +36,7 @@ pub(super) async fn answer(listener: TcpListener, pages: Pages) {
     let room = Arc::new(Semaphore::new(MOST));
     let mut answering = JoinSet::new();
     loop {
+        // Tasks that have ended are taken out, or the set would grow with every request.
         while answering.try_join_next().is_some() {}
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
@@ -102,6 +103,7 @@ async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     let mut stream = stream.take(HEAD as u64);
     loop {
         match stream.read_buf(&mut head).await {
+            // A read of no bytes means that the client has gone, or that the head is as long as it may be.
             Ok(0) if head.len() < HEAD => return None,
             Ok(0) => return Some(head),
             Ok(_) if head.windows(4).any(|end| end == b"\r\n\r\n") => return Some(head),

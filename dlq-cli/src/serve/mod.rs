@@ -140,6 +140,7 @@ async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Dispatche
     let Some(dispatcher) = replaying else { return serving.await };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let sending = dispatcher.serve(
+        // The receiver resolves when the sender is dropped, too: that is the signal.
         async {
             let _ = stopped.await;
         },
@@ -169,6 +170,7 @@ async fn serve<W: Watched>(
         begun = looker.begin() => begun?,
         () = &mut stop => return Ok(ExitCode::SUCCESS),
     }
+    // A URL that is refused ends the command before any probe finds an open port.
     let (listener, address) = listen(&args.metrics).await?;
     say!("dlq: {shown} is served at http://{address}/metrics and http://{address}/health");
     let (pages, seen) = tokio::sync::watch::channel(None);
@@ -187,12 +189,14 @@ async fn look<W: Watched>(
     pages: &tokio::sync::watch::Sender<Option<Arc<Page>>>,
 ) {
     let mut ticks = interval(every);
+    // After a slow look the store has a whole pause: looks that were missed are not made up for.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_down = false;
     loop {
         ticks.tick().await;
         let page = looker.look().await;
         let failed = page.health.state == HealthState::Unhealthy;
+        // Only changes are said, so that an outage of hours does not fill the log.
         if failed != is_down {
             is_down = failed;
             let why = page.health.findings.join("; ");
@@ -208,6 +212,7 @@ async fn look<W: Watched>(
 }
 
 async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), CliError> {
+    // A port alone is not open to the network, since nobody is asked for a password.
     let full = match address.parse::<u16>() {
         Ok(port) => format!("127.0.0.1:{port}"),
         Err(_) => address.to_owned(),

@@ -64,6 +64,7 @@ impl<P: StoreOpener> Stored<P> {
 
     /// The store; opened, when it is not or when another one is in its place.
     async fn store(&mut self) -> Result<DeadLetters, CliError> {
+        // The identity is taken before the opening: a file that is replaced in between is opened anew at the next look.
         let identity = self.place.identity();
         if let Some((_, store)) = self.open.take_if(|(opened, _)| *opened == identity) {
             self.open = Some((identity, store.clone()));
@@ -95,6 +96,7 @@ impl<P: StoreOpener> Watched for Stored<P> {
             let next_due = store.store().next_due(Vec::new()).await?;
             let due = store.store().due(self.limits.overdue).await?;
             let operations = self.unfinished.look(&store).await?;
+            // Counters move last, so that a look which fails before leaves them as they were.
             self.written.look(&store, &stats).await?;
             Ok(StoreObservation { stats, waiting, quarantined, next_due, due, operations })
         };

@@ -27,6 +27,7 @@ impl Unfinished {
             limit = limit.saturating_mul(10);
         };
         let newest = latest.first().map(|operation| operation.id);
+        // An operation that still runs may have been started before all of the latest.
         let older = self.open.iter().filter(|id| latest.iter().all(|latest| latest.id != **id));
         let older: Vec<_> = older.copied().collect();
         let mut open = latest;

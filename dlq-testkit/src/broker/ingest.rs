@@ -150,6 +150,7 @@ pub async fn g1_killed_at_any_step_nothing_is_lost_and_all_is_told<F: BrokerFixt
         let mut ids = |incidents: &[Incident]| {
             told.extend(incidents.iter().filter_map(letter_of));
         };
+        // Small batches let a kill fall between two of them.
         let mut first = Ingest::new(open(&check, true).await, store.clone()).batch(4);
         let ended = run_for(
             steps,
@@ -159,6 +160,7 @@ pub async fn g1_killed_at_any_step_nothing_is_lost_and_all_is_told<F: BrokerFixt
             })),
         )
         .await;
+        // The feed dies with its process, so that the next one gets what was not confirmed.
         drop(first);
         if let Some(ended) = &ended {
             assert!(ended.is_ok(), "{ended:?}");
@@ -171,6 +173,7 @@ pub async fn g1_killed_at_any_step_nothing_is_lost_and_all_is_told<F: BrokerFixt
         ended.is_some()
     };
     let (mut rounds, mut has_ended) = (rounds(), false);
+    // More and more steps are granted until one ingest ends before it is killed.
     while !has_ended {
         let some = rounds.by_ref().take(AT_ONCE).map(|steps| Box::pin(killed(steps)));
         has_ended = beside_one_another(some).await.into_iter().any(|ended| ended);

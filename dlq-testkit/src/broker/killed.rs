@@ -33,6 +33,7 @@ enum Seen {
 
 /// Sends what is left, and makes sure that each letter was sent once and is marked.
 async fn finish<F: BrokerFixture>(check: &Check<F>, what: &str) -> u64 {
+    // From here on only the ledger keeps a letter from being sent twice.
     check.fixture.forget().await;
     let report = check.run(spec(2)).await;
     assert_eq!((report.failed, report.doubtful), (0, 0), "{what}: {report}");
@@ -53,6 +54,7 @@ async fn killed<F: BrokerFixture>(check: &Check<F>, steps: u32) -> Seen {
     if let Some(ended) = ended {
         assert_eq!(ended.expect("a replay is run").sent, u64::from(LETTERS));
     }
+    // What is left for the next replay tells how far this one had come.
     match (finish(&check, &format!("killed after {steps} steps")).await, has_ended) {
         (0, true) => Seen::Ended,
         (0, false) => Seen::All,
@@ -69,6 +71,7 @@ pub async fn g6_killed_at_any_step_each_letter_arrives_once<F: BrokerFixture>(ch
         let some = rounds.by_ref().take(AT_ONCE).map(|steps| Box::pin(killed(&check, steps)));
         seen.extend(beside_one_another(some).await);
     }
+    // A check that always kills too late proves nothing.
     assert!(seen.contains(&Seen::Nothing), "it was killed before it had sent them: {seen:?}");
 }
 

@@ -345,6 +345,7 @@ impl MemoryReplay {
         let skipped = ReplayOutcome::Skipped(Skipped::Sent);
         match self.place.flaw {
             Flaw::MarksFirst => {
+                // A process that is killed between the two has marked a letter that nobody sends.
                 self.mark(letter);
                 tokio::task::yield_now().await;
                 self.post(letter, number);
@@ -353,11 +354,13 @@ impl MemoryReplay {
                 if self.is_sent(letter) {
                     return Ok(skipped);
                 }
+                // A process that is killed between the two has sent a letter that the next replay sends again.
                 self.post(letter, number);
                 tokio::task::yield_now().await;
                 self.mark(letter);
             }
             _ => {
+                // This is the last wait before the mark: a kill leaves the letter untouched, or sent and marked.
                 tokio::task::yield_now().await;
                 if self.is_kept() && !is_kept {
                     let error = StoreError::new(StoreErrorKind::Refused, "send letters back");
@@ -451,6 +454,7 @@ impl Entries for MemoryEntries {
     }
 
     async fn confirm(&mut self) -> Result<(), StoreError> {
+        // A process can be killed here, before the confirmation.
         tokio::task::yield_now().await;
         self.told();
         Ok(())
@@ -468,6 +472,7 @@ impl MemoryEntries {
     fn fed(&mut self, limit: usize) -> Vec<Entry> {
         let place = self.place.clone();
         let place = &mut *place.place();
+        // A reading yields everything as new, whoever was given it before.
         let yielded = if self.leaves_mark { place.yielded } else { 0 };
         let mut fed = Vec::new();
         while fed.len() < limit
@@ -619,6 +624,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
         let pause = replay.spec.rules.rate.map(|rate| Duration::from_secs(1) / rate);
         let (mut left, mut stopped) = (selected.send.len() as u64, None);
         for letter in &selected.send {
+            // A pause of zero polls `stop` below all the same, so that nothing is sent after a cancel.
             let pause = pause.filter(|_| !replay.place.has(Flaw::IgnoresRate)).unwrap_or_default();
             if replay.place.has(Flaw::IgnoresCancel) {
                 sleep(pause).await;

@@ -20,6 +20,7 @@ async fn both<F: BrokerFixture>(check: &Check<F>) -> (F::Letters, MemoryStore) {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.shared());
     let mut letters: Vec<DeadLetter> = (0..MANY).map(varied).collect();
+    // These are later deaths, a copy of a death, and other bytes under an identity that is known.
     letters.extend([died_again(&varied(3)), died_again(&varied(7)), varied(5)]);
     let mut other = varied(9);
     other.message = other.message.with_payload(Some("other".into()));
@@ -99,6 +100,7 @@ pub async fn filters_mean_what_they_mean_in_a_store<F: BrokerFixture>(check: Che
         let found = listed(&letters, &filter, Order::OldestFirst).await;
         assert_eq!(all_timeless(found), all_timeless(wanted), "{filter:?}");
     }
+    // Two answers of nothing agree whatever the filter means.
     assert!(matched > 15, "the filters mean something");
 }
 

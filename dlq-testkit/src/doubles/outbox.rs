@@ -162,15 +162,18 @@ impl<O: Outbox> Outbox for FaultyOutbox<O> {
                 unknown().collect()
             }
             _ => {
+                // The count comes before the send, from which a process that dies does not return.
                 self.told.handed_over.fetch_add(count as u64, Ordering::SeqCst);
                 self.inner.send(taken, until).await?
             }
         };
         let sent: Vec<Sent> = match fault {
+            // The broker has the letters by now, which only `settle` can find out.
             Some(OutboxFault::DiesAfter) => return self.die().await,
             Some(OutboxFault::LosesAnswers) => unknown().collect(),
             _ => sent,
         };
+        // Answers of letters that were sent and refused go back into the order of the batch.
         let mut sent = sent.into_iter();
         let answer = |refused| {
             let error = || StoreError::new(StoreErrorKind::Refused, "send a letter back");

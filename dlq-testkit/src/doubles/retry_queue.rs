@@ -49,6 +49,7 @@ impl<L: RetryQueue> RetryQueue for FaultyRetryQueue<L> {
             }
             Some(RetryQueueFault::Loses) => return Ok(()),
             Some(RetryQueueFault::TellsOthers) => {
+                // These are all the consumers that the checks of a retry queue know.
                 for other in ["billing", "shipping"] {
                     let consumer = other.into();
                     self.inner.enqueue(DelayedRetry { consumer, ..delayed_retry.clone() }).await?;

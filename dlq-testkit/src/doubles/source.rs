@@ -40,6 +40,7 @@ impl<S: Source> FaultySource<S> {
     /// Takes messages ahead as long as some are there.
     async fn look_ahead(&mut self, most: usize) -> Result<(), TransportError> {
         while self.ahead.len() < most {
+            // Without time the future is polled once, which yields what is there already.
             match timeout(Duration::ZERO, self.inner.next()).await {
                 Ok(Ok(Some(next))) => self.ahead.push_back(next),
                 Ok(Err(error)) => return Err(error),
@@ -67,12 +68,14 @@ impl<S: Source> Source for FaultySource<S> {
         }
         match self.fault {
             Some(SourceFault::Reorders) => {
+                // The later of two goes out, and the earlier one waits for a later call.
                 self.look_ahead(2).await?;
                 if let Some(later) = self.ahead.pop_back() {
                     return Ok(Some(later));
                 }
             }
             Some(SourceFault::KeepsWhenClosed) => {
+                // What is taken ahead and not yielded stays in `ahead` until its lease has ended: `close` does not look there.
                 self.look_ahead(8).await?;
                 if let Some(next) = self.ahead.pop_front() {
                     return Ok(Some(next));

@@ -49,6 +49,7 @@ pub(super) fn check_without_store(world: &World) {
 
 /// Checks the conditions that hold in every world.
 fn kept(world: &World) {
+    // Each fault and each kill may let the broker hand out a message once more.
     let repeats = world.gate.repeats() + world.kills();
     let rows = world.rows();
     for (index, story) in world.scenario.stories.iter().enumerate() {
@@ -58,6 +59,7 @@ fn kept(world: &World) {
             world.violated(format!("G2: message {} has {} letters", index + 1, letters.len()));
         }
         let letter = world.row(index);
+        // A letter that only the producer's id finds has an identity under which nobody would look for it.
         if letters.len() != usize::from(letter.is_some()) {
             world.violated(format!("G2: a letter of message {} has another identity", index + 1));
         }
@@ -98,6 +100,7 @@ fn honest(world: &World, story: usize, letter: &DeadLetter) {
     let number = story + 1;
     let (attempts, generation) = (letter.attempts as usize, letter.generation);
     let dead = matches!(letter.state.status, Status::Pending | Status::Quarantined);
+    // A message that cannot be decoded dies before its handler runs.
     if attempts > made && !undecoded {
         world.violated(format!(
             "G3: the letter of message {number} counts {attempts} attempts in generation {generation}; {made} were made"
@@ -106,6 +109,7 @@ fn honest(world: &World, story: usize, letter: &DeadLetter) {
     if !dead {
         return;
     }
+    // A reason is a lie unless the handler has run at least so often.
     let least = match letter.reason {
         Reason::Exhausted => world.scenario.policy.max_attempts() as usize,
         Reason::Permanent if !undecoded => 1,

@@ -187,6 +187,7 @@ impl Process {
                 self.live().await;
                 return Err(error(what, StoreErrorKind::Unavailable));
             }
+            // The effect comes when another process may have the message already.
             Some(Fault::Slow) => sleep(LONG).await,
             Some(Fault::Stop) => self.stop.cancel(),
             Some(Fault::Freeze) => self.freeze().await,
@@ -200,6 +201,7 @@ impl Process {
             Some(kind) => Err(error(what, kind)),
             None => effect().await,
         };
+        // Between the effect and its answer a crash leaves exactly this: G1 has to hold here.
         self.world.inspect(what);
         match fault {
             Some(Fault::CrashAfter) => self.die().await,
@@ -231,6 +233,7 @@ impl Process {
                 let _ = effect().await;
                 return self.die().await;
             }
+            // Of the other faults `applies` leaves a handler only `Slow`.
             Some(_) => sleep(LONG).await,
             None => {}
         }
@@ -256,6 +259,7 @@ impl Process {
                 self.died.cancel();
                 Err(Arrival::Never)
             }
+            // Every other fault makes the source fail once. It keeps the message for its next call.
             Some(_) => Err(Arrival::Later),
         }
     }

@@ -136,10 +136,12 @@ pub(super) fn over_the_queue(delayed_retry: DelayedRetry) -> Result<DelayedRetry
         message = message.with_published_at(at);
     }
     let origin = Origin::new(delivery.origin().transport(), stream, position);
+    // The broker knows queue, deliveries and crashes itself. Everything else has to come out of the headers.
     let mut read = Delivery::to(decoded.consumer.clone().ok_or_else(unread)?, message, origin)
         .with_delivered_from(delivery.delivered_from())
         .with_deliveries(delivery.deliveries())
         .with_crashes(delivery.crashes())
+        // The headers count the hop that is being made, and the delivery counts those before it.
         .with_delayed_retries(decoded.delayed_retries.ok_or_else(unread)?.saturating_sub(1))
         .with_replays(decoded.replays.unwrap_or(0));
     if let Some(letter) = decoded.letter {

@@ -82,6 +82,7 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
         let health = Pulse::default();
         running.spawn(program.run(parts(&process, health.clone())));
         let end = tokio::select! {
+            // A death comes first: the world may look at rest at the very step at which the process dies.
             biased;
             () = process.died().cancelled() => End::Died,
             () = process.froze().cancelled() => End::Froze,
@@ -120,6 +121,7 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
             return;
         }
     }
+    // A world without its store does not come to rest, which is no fault of the consumer.
     if world.gate.lost_store().is_none() {
         world.violated(format!("G1: no rest after {MOST_LIVES} lives"));
     }
@@ -134,6 +136,7 @@ async fn kill(process: Process, mut running: JoinSet<()>) {
 /// Waits until nothing happens any more, and the operator has nothing left to do.
 async fn rest(world: &World, since: Instant) {
     loop {
+        // The future is made before the world is looked at, so that no step in between is missed.
         let stepped = world.gate.stepped.notified();
         if world.is_restless() {
             return;
@@ -153,6 +156,7 @@ async fn rest(world: &World, since: Instant) {
         }
         let steps = world.gate.log().len();
         sleep(STILL).await;
+        // The operator acts only in a world that stays at rest, so that no order meets unfinished work.
         if world.gate.log().len() == steps && world.is_at_rest() && !world.obey() {
             return;
         }

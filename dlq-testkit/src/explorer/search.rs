@@ -106,6 +106,7 @@ impl Explorer {
             Depth::Pairs(most) => most,
         };
         let (deadly, others): (Vec<Plan>, Vec<Plan>) = all.into_iter().partition(Plan::is_deadly);
+        // Two of three pairs are deadly. If one kind has too few, the other has the rest.
         let from_deadly = (most - most / 3).max(most.saturating_sub(others.len()));
         let from_deadly = from_deadly.min(deadly.len());
         let from_others = (most - from_deadly).min(others.len());
@@ -204,6 +205,7 @@ impl Report {
     }
 
     fn take(&mut self, plan: &Plan, case: Case) {
+        // A case whose fault was never reached equals one with fewer faults, and is not counted.
         if plan.faults().len() < 2 {
             self.singles += usize::from(case.met);
         }

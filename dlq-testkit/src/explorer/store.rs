@@ -95,8 +95,10 @@ impl SteppedStore {
 
     /// Records a death whoever has the letter now: [`Flaw::IgnoresFence`].
     async fn force(&self, finish: Finish) -> Result<Finished, StoreError> {
+        // Any outcome but a death stays stale: the flaw breaks one promise only.
         let Finish::Dead(mut letter) = finish else { return Ok(Finished::Stale) };
         if let Some(there) = self.inner.get(letter.id).await? {
+            // A later death is never ignored, so this one voids the claim of the owner.
             letter.generation = there.generation.saturating_add(1);
             self.inner.put(vec![*letter]).await?;
         }

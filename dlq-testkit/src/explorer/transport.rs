@@ -78,6 +78,7 @@ impl Source for SteppedSource {
     }
 
     async fn close(&mut self) {
+        // A process that has died gives nothing back.
         if !self.process.died().is_cancelled() {
             self.inner.close().await;
         }
@@ -109,6 +110,7 @@ impl Settle for SteppedSettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         let Self { process, inner, position, .. } = self;
         let Some(inner) = inner else { return Ok(()) };
+        // This is noted before the call, whose answer may be lost although the broker has the message again.
         if let Disposition::Deferred { .. } = disposition {
             process.world.gives_back(position);
         }

@@ -91,6 +91,7 @@ fn now<T>(answer: impl Future<Output = Result<T, dlq_core::StoreError>>) -> T {
 impl World {
     /// A fresh world in which every message of the scenario has been published that is not kept back.
     pub(super) fn new(scenario: Arc<Scenario>, flaw: Option<Flaw>, plan: Plan) -> Self {
+        // Every run of a plan begins at the same time, so that it takes the same steps.
         let start = Timestamp::from_millis(1_790_000_000_000);
         let clock: SharedClock = Arc::new(TokioClock::starting_at(start));
         let broker = MemoryBroker::new().stream("stories").clock(clock.clone());
@@ -256,12 +257,14 @@ impl World {
 
     /// A run of the handler begins: what it will do. Notes what must not be.
     pub(super) fn begin(&self, story: usize, delivery: &Delivery) -> Act {
+        // While a process stands still another may resolve the letter that it goes on to run.
         if delivery.delivered_from() == DeliveredFrom::Store
             && !self.has_frozen()
             && self.row(story).is_some_and(|row| row.state.status == Status::Resolved)
         {
             self.violated(format!("G6: message {} runs again although it is resolved", story + 1));
         }
+        // The message is recorded and comes from the broker all the same, so it runs once more.
         if delivery.delivered_from() != DeliveredFrom::Store && self.row(story).is_some() {
             let key = self.scenario.stories[story].key.clone();
             *self.tally().ran_again.entry(key).or_default() += 1;
@@ -271,6 +274,7 @@ impl World {
         if delivery.attempt() as usize > made + 1 {
             let attempt = delivery.attempt();
             let what = format!("message {} is at attempt {attempt} after {made} runs", story + 1);
+            // If the message was given back, that is what was counted, against G10.
             self.violated(match self.given_back(&position(story)) {
                 0 => format!("G3: {what} in generation {generation}"),
                 times => format!("G10: {what}, and was given back {times} times"),
@@ -353,6 +357,7 @@ impl World {
         let stories = &self.scenario.stories;
         for earlier in 0..story {
             let related = stories[earlier].message.key() == stories[story].message.key()
+                // A message that dies has no effect whose order could be seen.
                 && stories[earlier].ending == Ending::Handled;
             if related && !self.has_succeeded(earlier) {
                 let (this, before) = (story + 1, earlier + 1);
@@ -383,6 +388,7 @@ impl World {
     pub(super) fn takes(&self, letters: &[DeadLetter]) -> Result<(), StoreError> {
         let Some(story) = self.refused() else { return Ok(()) };
         let id = self.scenario.stories[story].message.id();
+        // The sink refuses the whole batch: the consumer has to find out which letter it is.
         if letters.iter().any(|letter| letter.message.id() == id) {
             let refused = StoreError::new(StoreErrorKind::Refused, "put");
             return Err(refused.with_detail("the scenario says that it is refused"));
@@ -426,6 +432,7 @@ impl World {
 
     /// Returns true if nothing will happen any more by itself.
     pub(super) fn is_at_rest(&self) -> bool {
+        // The message of a refused letter stays with the broker until the operator mends the sink.
         let waits = self.refused().and_then(|story| self.id(story));
         let unsettled = self.broker.unsettled_messages(CONSUMER);
         if unsettled.iter().any(|message| waits.is_none() || message.id() != waits) {

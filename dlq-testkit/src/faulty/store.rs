@@ -82,6 +82,7 @@ impl<S> FaultyStore<S> {
         if self.fault != Fault::ForgetsFences {
             return token;
         }
+        // The newest token takes the place of the given one, so that a former owner acts as the owner.
         self.memory().tokens.get(&token.letter).copied().unwrap_or(token)
     }
 }
@@ -103,6 +104,7 @@ impl<S: Store> Sink for FaultyStore<S> {
             if hidden {
                 receipts.push(Receipt::Unchanged);
             } else if self.loses() {
+                // The receipt is that of a written letter: only reading the store shows the loss.
                 receipts.push(Receipt::Stored);
             } else {
                 receipts.extend(self.inner.put(vec![letter]).await?);
@@ -136,6 +138,7 @@ impl<S: Store> Letters for FaultyStore<S> {
 
     async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
         let mut found = self.inner.list(filter, page).await?;
+        // Letters with the time of the cursor are dropped, as by a cursor that has no id.
         if let Some(after) = page.after.filter(|_| self.fault == Fault::PagesByTime) {
             found.letters.retain(|letter| letter.state.created_at != after.created_at);
         }
@@ -164,6 +167,7 @@ impl<S: Store> Claims for FaultyStore<S> {
             memory.tokens.insert(claim.token.letter, claim.token);
         }
         if self.fault == Fault::HandsOutTwice {
+            // The claims of the call before go out once more, with tokens that may still be good.
             let again = std::mem::replace(&mut memory.claims, claims.clone());
             claims.extend(again);
         }
@@ -185,6 +189,7 @@ impl<S: Store> Claims for FaultyStore<S> {
     ) -> Result<Vec<Finished>, StoreError> {
         let mut finished = Vec::new();
         for (token, finish) in finishes {
+            // The claim stays open underneath, so the letter runs again when its lease has ended.
             if self.fault == Fault::ForgetsSuccess && matches!(finish, Finish::Resolved(_)) {
                 finished.push(Finished::Applied);
             } else {
@@ -238,6 +243,7 @@ impl<S: Store> Operations for FaultyStore<S> {
             && control == Control::Cancel
             && let Some(mut operation) = self.inner.operation(id).await?
         {
+            // The answer alone is cancelled: the store underneath goes on.
             operation.state = dlq_core::store::OperationState::Cancelled;
             return Ok(operation);
         }

@@ -38,6 +38,7 @@ pub async fn a_done_key_stays_done<F: Fixture>(check: Check<F>) {
     assert!(check.complete(&token, LONG).await);
     let first = check.claim("a").await;
     assert!(matches!(first, IdempotencyClaim::Done { .. }), "{first:?}");
+    // A done key must not be bound to the lease of the claim that completed it.
     check.outlast_leases().await;
     assert_eq!(check.claim("a").await, first);
 }
@@ -190,6 +191,7 @@ pub async fn saying_it_twice_changes_nothing<F: Fixture>(check: Check<F>) {
 
 /// Keys of different consumers, and consumers and keys that read the same together, are different.
 pub async fn keys_are_told_apart<F: Fixture>(check: Check<F>) {
+    // A store that joins consumer and key by a colon takes some of these for one.
     let pairs =
         [("a", "b:c"), ("a:b", "c"), ("a", "B:c"), ("A", "b:c"), ("", "a:b:c"), ("a:b:c", "")];
     for (consumer, key) in pairs {

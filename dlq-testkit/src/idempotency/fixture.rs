@@ -94,6 +94,7 @@ impl<F: IdempotencyFixture> IdempotencyCheck<F> {
 
     /// Returns a lease that a check waits for.
     pub(super) fn brief(&self) -> Duration {
+        // A clock that is moved costs nothing. Real time is waited for, so the lease is short there.
         if self.controls_time() { Self::LEASE } else { Duration::from_millis(400) }
     }
 

@@ -51,6 +51,7 @@ pub async fn purging_forgets_what_has_ended<F: Fixture>(check: Check<F>) {
     check.pass(keep).await;
     assert_eq!(check.purge(100).await, 2);
     assert!(matches!(check.claim("kept").await, IdempotencyClaim::Done { .. }));
+    // Keys that are not done are kept for a week, which only a clock that is moved can show.
     if check.controls_time() {
         check.take("held").await;
         check.pass(KEEP_FREE + Check::<F>::LEASE).await;
@@ -82,6 +83,7 @@ pub async fn fences_grow_across_purging<F: Fixture>(check: Check<F>) {
     check.pass(Duration::from_millis(2)).await;
     assert_eq!(check.purge(1).await, 1);
     let (owner, ..) = check.take("a").await;
+    // With a fence that starts over the former token would end the new claim.
     assert!(owner.fence > former.fence);
     assert!(!check.release(&former, Release::Failed).await);
     assert!(check.complete(&owner, LONG).await);

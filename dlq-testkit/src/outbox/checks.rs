@@ -77,6 +77,7 @@ pub async fn g6_settle_says_what_arrived<F: OutboxFixture>(fixture: F) {
     // Others arrive meanwhile, also the same letters by another operation.
     let others = all[3..].iter().map(|letter| outgoing(&heir, letter.clone(), operation(2)));
     confirmed(&send(&heir, others.collect()).await);
+    // Asking changes nothing, so the second answer is the same.
     for _ in 0..2 {
         let batch = all.iter().map(of).collect();
         let settled = heir.settle(dead.sender().to_owned(), since, batch).await;
@@ -105,6 +106,7 @@ pub async fn g6_a_killed_send_is_settled_truthfully<F: OutboxFixture>(fixture: F
         // Wherever it is by then, which differs from run to run.
         let killed_after = Duration::from_micros(round.pow(4) * 100);
         drop(timeout(killed_after, outbox.send(batch(), Instant::now() + TIME)).await);
+        // What is on its way may still arrive. Only after this `settle` can tell for good.
         fixture.calm(&outbox).await;
         let settled = heir.settle(outbox.sender().to_owned(), since, batch()).await;
         let settled = settled.expect("the broker is there");

@@ -85,6 +85,7 @@ impl<F: StoreFixture> Check<F> {
 
     /// Lets the store's time move on, so that what comes later is later.
     pub(super) async fn tick(&self) {
+        // A store may keep whole milliseconds, of which two are a later time.
         self.pass(Duration::from_millis(2)).await;
     }
 
@@ -194,6 +195,7 @@ impl<F: StoreFixture> Check<F> {
     /// Ends the claim with the next death of its message, and returns that.
     pub(super) async fn die_of(&self, claim: &Claim) -> DeadLetter {
         let mut death = claim.letter.clone();
+        // A retry has the generation of its next death already, to which `died_again` would add one.
         if claim.continues {
             death.generation -= 1;
         }

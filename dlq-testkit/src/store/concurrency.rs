@@ -35,6 +35,7 @@ where
 async fn work<S: Claims>(store: S) -> (Vec<LetterId>, Vec<LetterId>) {
     let (mut done, mut lost) = (Vec::new(), Vec::new());
     loop {
+        // Small batches keep all claimers at work at the same time.
         let request = ClaimRequest::due([CONSUMER], 7, std::time::Duration::from_secs(60));
         let claims = store.claim(request).await.expect("claim answers");
         if claims.is_empty() {
@@ -94,6 +95,7 @@ pub async fn four_replays_run_each_letter_once<F: StoreFixture>(check: Check<F>)
     .await;
     assert_eq!(runs.iter().map(|(frozen, _)| frozen).sum::<u64>(), 200);
     let done: Vec<_> = runs.into_iter().flat_map(|(_, done)| done).collect();
+    // A claimer may find nothing before another operation has started, and leave letters behind.
     let rest = work_undisturbed(check.store.clone()).await;
     assert_eq!(done.len() + rest.len(), 200);
     assert_eq!(done.iter().chain(&rest).collect::<BTreeSet<_>>().len(), 200);
@@ -160,6 +162,7 @@ pub async fn writing_and_claiming_do_not_disturb_each_other<F: StoreFixture>(che
     })
     .await;
     assert_eq!(check.count(Filter::new()).await, 120);
+    // The success of the run before must not hide the death that was written meanwhile.
     for letter in &letters[..30] {
         let found = check.get(letter.id).await;
         assert_eq!((found.generation, found.state.status), (1, Status::Pending), "not hidden");

@@ -168,6 +168,7 @@ pub async fn agrees_with_model<S: Store>(
     dedup: bool,
     steps: &[Step],
 ) {
+    // Both stores tell the time by one clock, so that answers with times can be compared.
     let model = MemoryStore::new().clock(clock.shared()).dedup(dedup);
     let mut one = Side { store: &model, claims: Vec::new(), operations: Vec::new() };
     let mut other = Side { store, claims: Vec::new(), operations: Vec::new() };
@@ -178,6 +179,7 @@ pub async fn agrees_with_model<S: Store>(
         let expected = one.answer(clock, step).await;
         let found = other.answer(clock, step).await;
         assert_eq!(found, expected, "step {number}: {step:?}");
+        // Everything is compared after each step, so that the first difference names the step to blame.
         let expected = one.everything().await;
         let found = other.everything().await;
         for (found, expected) in found.iter().zip(&expected) {
@@ -189,6 +191,7 @@ pub async fn agrees_with_model<S: Store>(
 
 fn death(n: u8, generation: u8, other_bytes: bool) -> DeadLetter {
     let payload = if other_bytes { "other" } else { "payload" };
+    // Up to three messages share an id, which gives deduplication something to merge. The last one has none.
     let original = if n == 7 { String::new() } else { format!("evt-{}", n / 3) };
     let mut letter =
         letter_of(Message::new("orders.created", payload).with_id(original), u64::from(n));
@@ -325,6 +328,7 @@ impl<S: Store> Side<'_, S> {
     }
 
     fn claim(&self, which: u8) -> Option<&Claim> {
+        // The latest six claims may have ended, so that stale tokens are tried as well.
         let latest = self.claims.len().checked_sub(1)?;
         self.claims.get(latest - usize::from(which) % self.claims.len().min(6))
     }
@@ -363,6 +367,7 @@ impl<S: Store> Side<'_, S> {
     }
 
     fn number(&self, id: OperationId) -> OperationId {
+        // Each store makes ids of its own. The order in which operations were started is the same.
         let number = self.operations.iter().position(|known| *known == id);
         let number = number.expect("the operation was started here");
         OperationId::from_bytes([u8::try_from(number).unwrap_or(u8::MAX); 16])

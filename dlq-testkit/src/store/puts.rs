@@ -132,6 +132,7 @@ pub async fn the_same_death_changes_nothing<F: StoreFixture>(check: Check<F>) {
     let letter = check.bury(1).await.remove(0);
     let before = check.get(letter.id).await;
     check.tick().await;
+    // The error is no part of a death's identity.
     let again = crate::fixtures::failed(letter.clone(), "another text for the same death");
     assert_eq!(check.put_one(&again).await, Receipt::Unchanged);
     assert_eq!(check.get(letter.id).await, before);

@@ -85,6 +85,7 @@ pub async fn every_status_is_restored<F: StoreFixture>(check: Check<F>) {
         .collect();
     restore(&check, &letters).await;
     for mut expected in letters {
+        // Claims and operations are of the store that the letter was read from, and are not restored.
         if expected.state.status == Status::Replaying {
             expected.state.status = Status::Pending;
         }

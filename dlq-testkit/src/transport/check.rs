@@ -49,6 +49,7 @@ pub fn run<F: TransportFixture, R: Future<Output = ()>>(
         return;
     }
     let checked = async { check(Check { name, fixture: F::fresh(name).await }).await };
+    // Paused time jumps over every wait, so that checks that outlast leases end at once.
     if F::PAUSED {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -126,6 +127,7 @@ impl<F: TransportFixture> Check<F> {
             return self.nothing(source, self.fixture.lease() + moment).await;
         }
         assert!(self.fixture.publish(numbered(NEW)).await, "a plain message is accepted");
+        // A message that comes again stands before the new one, and would be handled in its place.
         assert_eq!(number(&self.handle(source).await), NEW, "something came again");
         self.nothing(source, moment).await;
     }

@@ -7,6 +7,7 @@ use super::{Check, TransportFixture};
 
 /// Fetched messages that were not yielded are given back, so that others need not wait for the lease to end.
 pub async fn closing_gives_back<F: TransportFixture>(check: Check<F>) {
+    // One of six is handled: a source that fetches ahead holds the others when it is closed.
     check.publish(6).await;
     let mut source = check.source().await;
     let first = number(&check.handle(&mut source).await);
@@ -22,6 +23,7 @@ pub async fn closing_gives_back<F: TransportFixture>(check: Check<F>) {
     .await;
     seen.sort_unstable();
     assert_eq!(seen, [1, 2, 3, 4, 5, 6]);
+    // A source that keeps what it has fetched passes the line above as well, once the leases have ended.
     assert!(took < check.fixture.lease() / 2, "had to wait {took:?} for what was given back");
 }
 

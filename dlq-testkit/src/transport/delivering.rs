@@ -73,6 +73,7 @@ pub async fn identity_survives_redelivery<F: TransportFixture>(check: Check<F>) 
     check.publish(1).await;
     let mut source = check.source().await;
     let (first, settle) = check.next(&mut source).await;
+    // For a broker this is the death of a process.
     drop((settle, source));
     let mut source = check.source().await;
     let again = check.handle(&mut source).await;
@@ -100,6 +101,7 @@ pub async fn dropping_next_loses_nothing<F: TransportFixture>(check: Check<F>) {
     while seen.len() < 30 {
         seen.push(number(&check.handle(&mut source).await));
     }
+    // A source that loses what it took when it was dropped is late: the message comes when its lease has ended.
     let took = start.elapsed();
     assert!(
         took < check.fixture.lease() / 2,

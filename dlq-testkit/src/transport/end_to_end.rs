@@ -122,6 +122,7 @@ pub async fn each_message_is_handled_or_dead<F: TransportFixture>(check: Check<F
     let (_, done) = tokio::join!(consumer.run(std::future::pending()), all);
     assert!(done.is_ok(), "only {} of {MESSAGES} messages are done", account.done());
     account.is_complete();
+    // A message that was handled and not settled would come again now.
     check.nothing_more(&mut check.source().await).await;
 }
 

@@ -15,6 +15,7 @@ pub async fn a_record_comes_when_it_is_due<F: TransportFixture>(check: Check<F>)
     let mut source = check.source().await;
     let due = check.enqueue_one(&mut source, &queue, WAIT).await.due;
     let delivery = check.handle(&mut source).await;
+    // Only a record that came too early has time left by now.
     let early = due.since(check.fixture.clock().now());
     assert!(early.is_zero(), "due in {WAIT:?}, came {early:?} before");
     assert_eq!(number(&delivery), 1);
@@ -114,6 +115,7 @@ pub async fn a_record_is_heard_by_its_consumer_only<F: TransportFixture>(check: 
         DeliveredFrom::Main,
         "the message itself"
     );
+    // By the end of this the record is due, and a queue that tells everybody has told this consumer.
     check.nothing(&mut other, WAIT * 2).await;
     assert_eq!(check.handle(&mut source).await.delivered_from(), DeliveredFrom::Retry);
 }

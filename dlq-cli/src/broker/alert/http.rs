@@ -39,10 +39,12 @@ impl Webhook {
                 "users and passwords are not sent; use --alert-command, e.g. with curl",
             );
         }
+        // A blank or a line break in the URL would end the request line, and what follows would be headers.
         let is_odd = |c: char| c.is_whitespace() || c.is_control() || !c.is_ascii() || c == '#';
         if host.is_empty() || url.contains(is_odd) {
             return refused("it holds a character that no URL holds, or no host");
         }
+        // Colons inside the brackets belong to an IPv6 address.
         let after_brackets = host.rsplit_once(']').map_or(host, |(_, after)| after);
         let port = after_brackets.rsplit_once(':').map(|(_, port)| port);
         if port.is_some_and(|port| port.parse::<u16>().is_err()) {
@@ -71,6 +73,7 @@ impl Webhook {
         stream.write_all(&[head.as_bytes(), json].concat()).await.map_err(failed)?;
         let mut answer = Vec::new();
         let mut stream = stream.take(ANSWER);
+        // The first line has the status, and nothing else decides.
         while !answer.contains(&b'\n') {
             if stream.read_buf(&mut answer).await.map_err(failed)? == 0 {
                 break;

@@ -86,6 +86,7 @@ impl Alerts {
             if is_queued {
                 count(&self.counts.queued);
             } else if count(&self.counts.dropped) == 0 {
+                // The warning comes once; `end` says how many were dropped.
                 tracing::warn!(
                     "alerts are slower than letters: some are dropped; the incidents have them all"
                 );
@@ -95,6 +96,7 @@ impl Alerts {
 
     /// Waits for the rest, for a while; says so and is false when something was not told.
     pub(super) async fn end(mut self) -> bool {
+        // Without its sender the queue ends once it is empty, and the task with it.
         if self.queue.take().is_none() {
             return true;
         }
@@ -124,6 +126,7 @@ async fn run(hook: Hook, mut waiting: mpsc::Receiver<Vec<u8>>, counts: Arc<Count
     while let Some(incident) = waiting.recv().await {
         let (mut tries, mut pause) = (1, PAUSE);
         loop {
+            // A program that takes too long is killed, since its future is dropped here.
             let sent = timeout(PATIENCE, hook.send(&incident)).await;
             let refusal = match sent {
                 Ok(Ok(())) => {
@@ -170,6 +173,7 @@ async fn program(command: &str, incident: &[u8]) -> Result<(), Refusal> {
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;
+    // The pipe closes at the end of this block, which tells the program that the incident is whole.
     if let Some(mut stdin) = child.stdin.take() {
         // One that does not read is asked for its exit code all the same.
         let _ = stdin.write_all(incident).await;
