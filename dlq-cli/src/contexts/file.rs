@@ -24,7 +24,7 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
 }
 
-/// Location location of dead letters.
+/// Location of dead letters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Location {

@@ -60,6 +60,10 @@ pub(super) fn unescape(text: &str) -> String {
 fn unicode(text: &str) -> Option<(char, usize)> {
     let digits = text.strip_prefix("\\u{")?;
     let end = digits.find('}').filter(|end| *end <= 6)?;
+    // `from_str_radix` takes a sign, too.
+    if !digits[..end].bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
     let char = u32::from_str_radix(&digits[..end], 16).ok().and_then(char::from_u32)?;
     Some((char, end + 4))
 }
@@ -91,7 +95,7 @@ mod tests {
 
     #[test]
     fn foreign_text_is_read_as_it_is() {
-        for text in ["\\", "\\x", "\\u{zz}", "\\u{110000}", "\\u{41"] {
+        for text in ["\\", "\\x", "\\u{zz}", "\\u{+41}", "\\u{110000}", "\\u{41"] {
             assert_eq!(unescape(text), text);
         }
     }

@@ -10,6 +10,7 @@ use dlq_core::{Filter, Resolution, Status, StoreError};
 use dlq_mongo::MongoStore;
 use dlq_testkit::fixtures::letter;
 use mongodb::bson::{Document, doc};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::fixture::{PATIENCE, TestDatabase, available, url};
@@ -141,19 +142,22 @@ async fn g1_what_its_owner_decides_meanwhile_is_written() {
         // A sweep leaves alone what may be under way.
         sleep(WAIT * 3).await;
         proxy.trouble_after(next, Trouble::Waits);
-        let sweep = tokio::spawn(async move { other.sweep().await });
-        while proxy.is_troubling() && !sweep.is_finished() {
+        let mut sweeps = JoinSet::new();
+        sweeps.spawn(async move { other.sweep().await });
+        let mut swept = None;
+        while proxy.is_troubling() && swept.is_none() {
+            swept = sweeps.try_join_next();
             sleep(Duration::from_millis(1)).await;
         }
-        if proxy.is_troubling() {
-            sweep.await.unwrap().unwrap();
+        if let Some(swept) = swept {
+            swept.unwrap().unwrap();
             break;
         }
         let commits = place.database().await.collection::<Document>("dlq_commits");
         let decide = doc! { "$set": { "state": "done" } };
         let is_decided = commits.update_one(doc! { "state": "open" }, decide).await.unwrap();
         proxy.go_on();
-        sweep.await.unwrap().unwrap();
+        sweeps.join_next().await.unwrap().unwrap().unwrap();
         sleep(WAIT * 3).await;
         direct.sweep().await.unwrap();
         assert_eq!(number_locked(&place).await, 0, "after {next} commands");

@@ -124,9 +124,15 @@ impl Reader {
                 .arg(&*place.group)
                 .arg(&*place.me)
                 .arg(&self.last);
-            let found = self.shared.client.script(&call).await?;
+            let (found, taken_over) = {
+                let _takes = self.shared.takes.lock().await;
+                let found = self.shared.client.script(&call).await?;
+                (found, self.shared.taken_over().clone())
+            };
             self.lost = false;
-            let found = taken(found);
+            let mut found = taken(found);
+            // These are pending under the same name, and may run at this moment.
+            found.retain(|(id, ..)| !taken_over.contains(&**id));
             if !found.is_empty() {
                 tracing::info!(
                     stream = &*place.keys.stream,

@@ -71,6 +71,7 @@ async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisErro
         if room.is_empty() {
             return Ok(());
         }
+        let _takes = shared.takes.lock().await;
         // The time is taken before the call, since the new lease begins while the script runs.
         let begun = Instant::now();
         let call = RECLAIM
@@ -99,13 +100,12 @@ async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisErro
                 "messages were deleted from the stream while they were pending, and are lost; trim by the lowest pending id"
             );
         }
-        let mut room = room.into_iter();
-        let ready =
-            entries.into_iter().zip(&mut room).map(|((id, count, pairs), permit)| Fetched {
-                what: What::Entry { id: id.into(), count, pairs },
-                since: begun,
-                _permit: permit,
-            });
+        let ready = entries.into_iter().zip(room).map(|((id, count, pairs), permit)| {
+            let id: Arc<str> = id.into();
+            // They are noted before they can be yielded, and so before the reader can come upon them.
+            shared.taken_over().insert(Arc::clone(&id));
+            Fetched { what: What::Entry { id, count, pairs }, since: begun, _permit: permit }
+        });
         shared.ready.push(ready.collect());
         if cursor == "0-0" {
             return Ok(());

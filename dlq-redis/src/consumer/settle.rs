@@ -121,6 +121,14 @@ impl RedisSettle {
     }
 }
 
+impl Drop for RedisSettle {
+    fn drop(&mut self) {
+        if let Which::Entry { id, .. } = &self.which {
+            self.shared.taken_over().remove(id);
+        }
+    }
+}
+
 impl Settle for RedisSettle {
     async fn settle(self, disposition: Disposition) -> Result<(), TransportError> {
         match disposition {

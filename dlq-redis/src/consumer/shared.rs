@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,6 +31,10 @@ pub(super) struct SourceState {
     wakes: Mutex<BTreeSet<Instant>>,
     woken: Notify,
     asked: Mutex<Asked>,
+    /// Entries that were taken over and are not settled: a lost read was not handed them out.
+    taken_over: Mutex<HashSet<Arc<str>>>,
+    /// Held while entries are taken over, until they are noted, and while those of a lost read are looked for.
+    pub(super) takes: tokio::sync::Mutex<()>,
 }
 
 /// Demand for deliveries.
@@ -71,7 +75,14 @@ impl SourceState {
             wakes: Mutex::default(),
             woken: Notify::new(),
             asked: Mutex::new(Asked { now: false, last: Instant::now() }),
+            taken_over: Mutex::default(),
+            takes: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// The entries that were taken over and are not settled.
+    pub(super) fn taken_over(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
+        self.taken_over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if acknowledgements may be sent that nobody awaits.

@@ -182,18 +182,20 @@ pub(crate) fn body(
 }
 
 /// Writes one header.
-pub(crate) fn header(header: &Header, to: &mut impl FnMut(&[u8], &[u8])) {
+pub(crate) fn header(header: &Header, fields: &Fields, to: &mut impl FnMut(&[u8], &[u8])) {
     match (&header.value, header.name.strip_prefix(FIELD.as_bytes())) {
-        (Some(value), Some(field)) if is_foreign(field) => to(field, value),
+        (Some(value), Some(field)) if is_foreign(field, fields) => to(field, value),
         (Some(value), _) => to(&[b"h:", &header.name[..]].concat(), value),
         (None, _) => to(&[b"n:", &header.name[..]].concat(), b""),
     }
 }
 
 /// Returns true if a field of this name is read as a header called `field:NAME`.
-fn is_foreign(field: &[u8]) -> bool {
+fn is_foreign(field: &[u8], fields: &Fields) -> bool {
     let ours: [&[u8]; 5] = [b"d", b"k", b"id", b"s", b"absent"];
     !ours.contains(&field)
+        && field != fields.payload.as_bytes()
+        && field != fields.key.as_bytes()
         && !field.starts_with(b"h:")
         && !field.starts_with(b"n:")
         // Letters have a field of this name, so that a header may not take it.
@@ -207,7 +209,7 @@ pub(crate) fn entry(message: &Message, fields: &Fields, subject: &str) -> Vec<Ve
     let mut to = |name: &[u8], value: &[u8]| flat.extend([name.to_vec(), value.to_vec()]);
     body(message, fields, subject, &mut to);
     for one in message.headers().iter() {
-        header(one, &mut to);
+        header(one, fields, &mut to);
     }
     flat
 }
@@ -219,9 +221,12 @@ mod tests {
     use super::*;
 
     fn there_and_back(message: &Message) -> Message {
-        let fields = Fields::default();
-        let flat = entry(message, &fields, "s").into_iter().map(Value::BulkString).collect();
-        read("0-1", pairs(Value::Array(flat)), &fields, &"s".into())
+        back(message, &Fields::default())
+    }
+
+    fn back(message: &Message, fields: &Fields) -> Message {
+        let flat = entry(message, fields, "s").into_iter().map(Value::BulkString).collect();
+        read("0-1", pairs(Value::Array(flat)), fields, &"s".into())
     }
 
     #[test]
@@ -238,6 +243,15 @@ mod tests {
             .with_header("field:type", "2")
             .with_header("field:d", "3");
         assert_eq!(there_and_back(&odd).headers(), odd.headers());
+        let named = Fields { payload: "data".to_owned(), key: "id-of".to_owned() };
+        let odd = Message::new("s", "x")
+            .with_key("y")
+            .with_header("field:data", "1")
+            .with_header("field:id-of", "2")
+            .with_header("field:d", "3");
+        let back = back(&odd, &named);
+        assert_eq!((back.payload(), back.key()), (odd.payload(), odd.key()));
+        assert_eq!(back.headers(), odd.headers());
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) fn letter(letter: &DeadLetter) -> Result<Vec<Vec<u8>>, serde_json::Er
     let exact = message.headers().len() > MANY;
     if !exact {
         for header in protocol::producers(message.headers()) {
-            wire::header(&header, &mut to);
+            wire::header(&header, &Fields::default(), &mut to);
         }
     }
     for (name, value) in of_death(letter).iter() {

@@ -52,6 +52,32 @@ async fn a_message_of_a_lost_read_is_found_again_and_not_counted() {
     assert_eq!(server.pending().await, 0);
 }
 
+/// What was taken over is pending on us, too, and is not taken for what a lost read was handed out: it runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g10_a_message_that_was_taken_over_does_not_run_twice_when_the_connection_breaks() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    for command in [
+        "XGROUP CREATE orders billing 0 MKSTREAM",
+        "XADD orders 5-0 d 1",
+        "XREADGROUP GROUP billing dead STREAMS orders >",
+        "XCLAIM orders billing dead 0 5-0 IDLE 100000000 JUSTID",
+    ] {
+        server.run(command).await;
+    }
+    let mut source = billing().lease(PATIENCE * 10).source(&server.client).await.unwrap();
+    let (first, settle) = next(&mut source).await;
+    assert_eq!((number(&first), first.deliveries()), (1, 2));
+    let ((second, _), ()) = tokio::join!(next(&mut source), async {
+        server.run("CLIENT KILL TYPE normal SKIPME yes").await;
+        server.run("XADD orders * d 2").await;
+    });
+    assert_eq!(number(&second), 2, "the first one still runs");
+    settle.settle(Disposition::Succeeded).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_is_gone_is_told_and_recreated_where_allowed() {
     if !available() {
