@@ -119,7 +119,10 @@ async fn with(trouble: Trouble, is_fatal: bool) -> usize {
         let place = TestDatabase::fresh();
         let direct = place.builder().commit_timeout(WAIT).open().await.unwrap();
         let proxy = Proxy::before(url()).await;
-        let through = MongoStore::builder(&proxy.url).database(&place.name).max_connections(2);
+        // One that goes on finds the server again, however busy the machine is.
+        let patience = if is_fatal { "TimeoutMS=1000" } else { "TimeoutMS=30000" };
+        let url = proxy.url.replace("TimeoutMS=1000", patience);
+        let through = MongoStore::builder(url).database(&place.name).max_connections(2);
         let through = through.commit_timeout(WAIT).migrate(false).open().await.unwrap();
         proxy.trouble_after(at, trouble);
         let ran = scenario(&through).await;
