@@ -17,7 +17,7 @@ use dlq_tower::consumer::Consumer;
 use dlq_tower::handler::handler;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{LEASE, STREAM, number, published, read};
+use crate::fixture::{LEASE, STREAM, next, number, published, read};
 
 const MESSAGES: u32 = 300;
 const KILLS: u32 = 3;
@@ -90,8 +90,8 @@ async fn a_lease_is_extended_across_a_time_without_a_leader() {
     let options = ConnectOptions::new().ignore_discovered_servers();
     let mut source = consumer.source(&options.connect(stays).await.unwrap()).await.unwrap();
     published(&context, "orders.created", "1").await;
-    let next = timeout(PATIENCE, source.next()).await.expect("it comes");
-    let (_, mut settle) = next.unwrap().unwrap();
+    // The consumer may be without a leader for a moment, which is an error that passes.
+    let (_, mut settle) = next(&mut source).await;
     settle.extend().await.expect("there is a leader");
     // One server of three leads nothing.
     tokio::task::block_in_place(|| gone.map(|node| cluster.kill(node).unwrap()));
