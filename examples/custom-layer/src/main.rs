@@ -119,7 +119,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .dead_letters(store.clone())
         .open()
         .await?;
-    let report = consumer.run(orders.idle("orders")).await;
+    let report = consumer.run(orders.idle("orders.book")).await;
     println!("{} handled, {} dead", report.handled, report.dead);
 
     let letters = DeadLetters::new(store).list(Filter::new(), PageRequest::default()).await?;
