@@ -379,3 +379,22 @@ impl fmt::Debug for Delivery {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Position;
+
+    use super::*;
+
+    #[test]
+    fn a_run_is_known_to_all_clones_and_another_one_to_its_own() {
+        let origin = Origin::new("memory", "orders", Position::Offset(1));
+        let kept = Delivery::new(Message::new("orders", "{}"), origin);
+        let first = kept.clone().with_run_extension(Arc::new(1_u32));
+        assert_eq!((kept.extension(), first.extension()), (Some(&1_u32), Some(&1_u32)));
+        let second = kept.clone().with_extension(Arc::new("a layer's"));
+        let second = second.with_run_extension(Arc::new(2_u32));
+        assert_eq!((second.extension(), second.extension()), (Some(&2_u32), Some(&"a layer's")));
+        assert_eq!((kept.extension(), kept.extension::<&str>()), (Some(&1_u32), None));
+    }
+}

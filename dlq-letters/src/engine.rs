@@ -309,15 +309,16 @@ pub async fn audit<B: Backend>(
     backend: &B,
     request: AuditRequest,
 ) -> Result<Vec<AuditEntry>, StoreError> {
-    const PAGE: u32 = 1_000;
+    // Of a page few may match, and a small page costs as much as one of a hundred.
+    let page = request.limit.clamp(100, 1_000);
     let (mut found, mut before) = (Vec::new(), request.before);
     let is_full = |found: &Vec<_>| found.len() >= request.limit as usize;
     while !is_full(&found) {
         // Matches may be rare, so even a request for one entry reads at least a hundred at once.
-        let page = backend.audit(before, PAGE.min(request.limit.max(PAGE / 10))).await?;
-        let Some(last) = page.last() else { break };
+        let entries = backend.audit(before, page).await?;
+        let Some(last) = entries.last() else { break };
         before = Some(last.number);
-        found.extend(page.into_iter().filter(|entry| request.matches(entry)));
+        found.extend(entries.into_iter().filter(|entry| request.matches(entry)));
     }
     found.truncate(request.limit as usize);
     Ok(found)

@@ -3,7 +3,6 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use dlq_core::store::{AuditEntry, AuditRequest, Letters as _, Maintenance as _};
 use dlq_core::{DeadLetters, Headers, Message};
-use serde::Serialize;
 use serde_json::Value;
 
 use super::{Context, at_most, op};
@@ -11,14 +10,6 @@ use crate::cli::AuditArgs;
 use crate::error::CliError;
 use crate::filter::letter_id;
 use crate::output::{Column, Table, age, diff, escape};
-
-/// An entry as programs get it: its subject is a document, too.
-#[derive(Serialize)]
-struct Shown<'e> {
-    #[serde(flatten)]
-    entry: &'e AuditEntry,
-    subject: Value,
-}
 
 pub(super) async fn run(
     context: &mut Context,
@@ -44,7 +35,7 @@ pub(super) async fn run(
     request.until = args.until.map(|when| when.0);
     let entries = store.store().audit(request).await?;
     if !context.out.is_table() {
-        let shown: Vec<_> = entries.iter().map(shown).collect();
+        let shown = entries.iter().map(shown).collect::<Result<Vec<_>, _>>()?;
         context.out.documents("entries", &shown)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -94,9 +85,13 @@ fn with_edits(context: &mut Context, entries: &[AuditEntry]) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(entry: &AuditEntry) -> Shown<'_> {
-    let subject = serde_json::from_str(&entry.subject);
-    Shown { entry, subject: subject.unwrap_or_else(|_| Value::from(entry.subject.clone())) }
+/// An entry as programs get it: its subject is a document, too, where it is one.
+fn shown(entry: &AuditEntry) -> Result<Value, CliError> {
+    let mut shown = serde_json::to_value(entry)?;
+    if let Ok(subject) = serde_json::from_str(&entry.subject) {
+        shown["subject"] = subject;
+    }
+    Ok(shown)
 }
 
 /// The parts of a message that an edit changed, as they were on this side of it.

@@ -17,9 +17,11 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: EditArgs,
 ) -> Result<ExitCode, CliError> {
-    let is_payload =
-        args.undo || args.payload.is_some() || args.payload_text.is_some() || args.no_payload;
-    if !(is_payload || args.editor) && args.header.is_empty() && args.remove_header.is_empty() {
+    let is_payload = args.payload.is_some() || args.payload_text.is_some() || args.no_payload;
+    if !(is_payload || args.editor || args.undo)
+        && args.header.is_empty()
+        && args.remove_header.is_empty()
+    {
         return Err(CliError::refused(
             "nothing to change was given; say --payload FILE, --payload-text TEXT, --no-payload, --editor, --header \
              NAME=VALUE, --remove-header NAME or --undo",

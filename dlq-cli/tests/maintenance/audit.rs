@@ -29,6 +29,8 @@ async fn what_was_done_is_found_by_who_and_whose() {
     assert_eq!(gone["entries"][0]["action"], "delete");
     assert_eq!(gone["entries"][0]["subject"]["ids"][0], three);
     assert_eq!(gone["entries"].as_array().map(Vec::len), Some(1));
+    let line = bench.run(&["audit", "--letter", &three, "-o", "jsonl"]).ok().out;
+    assert_eq!(line.matches("\"subject\":").count(), 1, "{line}");
     let nobody = bench.run(&["audit", "--by", "an"]).ok();
     assert!(nobody.out.is_empty() && nobody.err.contains("nothing was done"), "{}", nobody.err);
 }

@@ -52,7 +52,7 @@ async fn a_message_of_a_lost_read_is_found_again_and_not_counted() {
     assert_eq!(server.pending().await, 0);
 }
 
-/// What was taken over is pending on us, too, and is not taken for what a lost read was handed out: it runs.
+/// A message that was taken over is pending on us, too, and is not taken for one of a lost read: it runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g10_a_message_that_was_taken_over_does_not_run_twice_when_the_connection_breaks() {
     if !available() {

@@ -34,6 +34,15 @@ impl<'c, F: StoreFixture> Sending<'c, F> {
         Self { check, broker, outbox }
     }
 
+    /// A process that has died in its first step.
+    async fn dead(check: &'c Check<F>, fault: OutboxFault) -> (Self, Operation) {
+        let sending = Self::new(check);
+        let operation = sending.start().await;
+        sending.outbox.fail([fault]);
+        sending.die_in_a_step(&operation).await;
+        (sending, operation)
+    }
+
     async fn start(&self) -> Operation {
         let clusters = [Cluster::new("memory", "default")];
         let spec = OperationSpec::replay(Filter::new()).target(Target::Origin, clusters);
@@ -112,10 +121,7 @@ pub async fn letters_go_back_to_their_origin<F: StoreFixture>(check: Check<F>) {
 /// The process dies after it took the letters, and before it sent any.
 pub async fn g6_it_dies_before_it_sends<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;
-    let sending = Sending::new(&check);
-    let operation = sending.start().await;
-    sending.outbox.fail([OutboxFault::DiesBefore]);
-    sending.die_in_a_step(&operation).await;
+    let (sending, operation) = Sending::dead(&check, OutboxFault::DiesBefore).await;
     let step = sending.other().step(operation.id).await.expect("it takes");
     assert_eq!(step.taken, 0, "they are held until the lease has ended");
     check.outlast_leases().await;
@@ -127,10 +133,7 @@ pub async fn g6_it_dies_before_it_sends<F: StoreFixture>(check: Check<F>) {
 /// The process dies after the broker has the letters, and before the store knows.
 pub async fn g6_it_dies_before_it_records<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;
-    let sending = Sending::new(&check);
-    let operation = sending.start().await;
-    sending.outbox.fail([OutboxFault::DiesAfter]);
-    sending.die_in_a_step(&operation).await;
+    let (sending, operation) = Sending::dead(&check, OutboxFault::DiesAfter).await;
     assert_eq!(sending.arrived().len(), 3);
     check.outlast_leases().await;
     let outbox = FaultyOutbox::new(MemoryOutbox::new(&sending.broker).sender("second"));
@@ -221,10 +224,7 @@ pub async fn a_letter_without_an_address_is_skipped<F: StoreFixture>(check: Chec
 /// An operation is cancelled while a process that died has letters on their way: none is sent after that.
 pub async fn g6_what_is_cancelled_is_not_sent<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(3).await;
-    let sending = Sending::new(&check);
-    let operation = sending.start().await;
-    sending.outbox.fail([OutboxFault::DiesBefore]);
-    sending.die_in_a_step(&operation).await;
+    let (sending, operation) = Sending::dead(&check, OutboxFault::DiesBefore).await;
     check.store.control(operation.id, Control::Cancel, by()).await.expect("it is cancelled");
     check.outlast_leases().await;
     let run = sending.other().run(operation.id, pending(), |_| {}).await;
@@ -242,10 +242,7 @@ pub async fn g6_what_is_cancelled_is_not_sent<F: StoreFixture>(check: Check<F>) 
 /// they had not been sent. Sent once more when it goes on, they count as doubtful.
 pub async fn g6_what_is_unclear_stays_so_in_a_pause<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;
-    let sending = Sending::new(&check);
-    let operation = sending.start().await;
-    sending.outbox.fail([OutboxFault::DiesAfter]);
-    sending.die_in_a_step(&operation).await;
+    let (sending, operation) = Sending::dead(&check, OutboxFault::DiesAfter).await;
     sending.outbox.set_unclear(true);
     check.store.control(operation.id, Control::Pause, by()).await.expect("it is paused");
     check.outlast_leases().await;
@@ -261,10 +258,7 @@ pub async fn g6_what_is_unclear_stays_so_in_a_pause<F: StoreFixture>(check: Chec
 /// to send them from the store would be to send them twice, perhaps.
 pub async fn g6_what_is_unclear_at_the_end_is_quarantined<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(3).await;
-    let sending = Sending::new(&check);
-    let operation = sending.start().await;
-    sending.outbox.fail([OutboxFault::DiesAfter]);
-    sending.die_in_a_step(&operation).await;
+    let (sending, operation) = Sending::dead(&check, OutboxFault::DiesAfter).await;
     sending.outbox.set_unclear(true);
     sending.outbox.refuse(letters[0].id);
     check.outlast_leases().await;
@@ -290,10 +284,7 @@ pub async fn g6_what_is_unclear_at_the_end_is_quarantined<F: StoreFixture>(check
 /// A process without the outbox of a letter does not touch what another has on its way: it could not ask what was sent.
 pub async fn g6_who_has_not_all_outboxes_sends_nothing<F: StoreFixture>(check: Check<F>) {
     check.bury(3).await;
-    let sending = Sending::new(&check);
-    let operation = sending.start().await;
-    sending.outbox.fail([OutboxFault::DiesAfter]);
-    sending.die_in_a_step(&operation).await;
+    let (sending, operation) = Sending::dead(&check, OutboxFault::DiesAfter).await;
     check.outlast_leases().await;
     let elsewhere = MemoryOutbox::new(&sending.broker).cluster("elsewhere").sender("third");
     let dispatcher = sending.of(FaultyOutbox::new(elsewhere));
