@@ -62,9 +62,13 @@ async fn no_record_comes_before_it_is_due_and_none_is_handed_out_twice() {
     let queue = billing().retry_queue(&server.client).await.unwrap();
     server.publish(1..=20).await;
     let mut source = server.source(&billing()).await;
+    // All first: a retry that is due may come before messages that wait.
+    let mut messages = Vec::new();
+    for _ in 0..20 {
+        messages.push(next(&mut source).await);
+    }
     let mut dues = BTreeMap::new();
-    for n in 0..20_u64 {
-        let (delivery, settle) = next(&mut source).await;
+    for (n, (delivery, settle)) in (0..20_u64).zip(messages) {
         // Some are due before the server would look at a schedule, some by their schedules.
         let due = SystemClock.now().after(Duration::from_millis(150 * (n % 5)));
         dues.insert(number(&delivery), due);
