@@ -61,6 +61,9 @@ pub(crate) struct FilterArgs {
     /// Stored before: a time or an age
     #[arg(long, value_name = "TIME|AGE")]
     until: Option<When>,
+    /// Died at or after, for the first time or anew: a time or an age
+    #[arg(long, value_name = "TIME|AGE")]
+    died_since: Option<When>,
     /// At least this many attempts
     #[arg(long, value_name = "N")]
     min_attempts: Option<u32>,
@@ -195,6 +198,7 @@ impl FilterArgs {
         filter.error = self.error;
         filter.since = self.since.map(|when| when.0);
         filter.until = self.until.map(|when| when.0);
+        filter.died_since = self.died_since.map(|when| when.0);
         filter.min_attempts = self.min_attempts;
         filter.max_attempts = self.max_attempts;
         filter.min_retries = self.min_retries;

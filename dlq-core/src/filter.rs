@@ -53,6 +53,10 @@ pub struct Filter {
     pub since: Option<Timestamp>,
     /// Stored before this time.
     pub until: Option<Timestamp>,
+    /// Died at or after this time, for the first time or anew. Programs of earlier versions do not know it, so it is left out
+    /// of the text where it is not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub died_since: Option<Timestamp>,
     /// At least this many attempts in the latest generation.
     pub min_attempts: Option<u32>,
     /// At most this many attempts in the latest generation.
@@ -122,6 +126,12 @@ impl Filter {
         self
     }
 
+    /// Sets the earliest time of the latest death, inclusive. Defaults to none.
+    pub fn died_since(mut self, since: Timestamp) -> Self {
+        self.died_since = Some(since);
+        self
+    }
+
     /// Adds an attribute that must have this value.
     pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.attributes.insert(name.into(), value.into());
@@ -174,6 +184,7 @@ impl Filter {
                 .is_none_or(|text| searchable(&letter.error()).contains(&searchable(text)))
             && self.since.is_none_or(|since| state.created_at >= since)
             && self.until.is_none_or(|until| state.created_at < until)
+            && self.died_since.is_none_or(|since| letter.died_at >= since)
             && self.min_attempts.is_none_or(|least| letter.attempts >= least)
             && self.max_attempts.is_none_or(|most| letter.attempts <= most)
             && self.min_retries.is_none_or(|least| state.retry_count >= least)

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use dlq_core::store::{AuditEntry, ItemOutcome, Operation, OperationItem, OperationState};
 use dlq_core::{LetterId, Timestamp};
 
-use crate::{Changed, Row};
+use crate::{Changed, DocumentKey, Row};
 
 /// A letter that a verb has changed.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,17 @@ pub struct LetterChange<'r> {
     pub after: Option<&'r Row>,
     /// The columns that differ. [`Changed::All`] for a new row.
     pub changed: Changed,
+}
+
+/// A document that a verb has changed.
+#[derive(Clone, Copy, Debug)]
+pub struct DocumentChange<'r> {
+    /// Its place.
+    pub key: &'r DocumentKey,
+    /// The text that was loaded; `None` if there was none.
+    pub before: Option<&'r str>,
+    /// The text to write; `None` if the document is to be deleted.
+    pub after: Option<&'r str>,
 }
 
 /// A change of an item of an operation.

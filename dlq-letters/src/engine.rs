@@ -8,17 +8,18 @@ use std::time::Duration;
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{
     Actor, AuditEntry, AuditRequest, Claim, ClaimRequest, ClaimToken, Cleanup, Control, Edit,
-    Finish, Finished, Mark, Marked, Operation, OperationSpec, Plan, Receipt, ScheduleRun,
-    Selection, Target, count_quarantined,
+    Finish, Finished, GroupKey, GroupRecord, GroupUpdate, Heartbeat, Mark, Marked, Operation,
+    OperationSpec, Plan, Presence, Receipt, ScheduleRun, Selection, Target, count_quarantined,
 };
 use dlq_core::{
     DeadLetter, DelayedRetry, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
+    Timestamp,
 };
 
 use crate::verbs::{
-    Begun, ClaimDue, Collapse, DeletePage, EditLetter, EndClaims, Enqueue, Entry, Extend, Freeze,
-    Group, MarkPage, Put, Restore, RunSchedule, Scheduled, Seen, Start, Steer, Step, Survey, Walk,
-    Withdraw, json, unknown,
+    Beat, Begun, ClaimDue, Collapse, DeletePage, EditLetter, EndClaims, Enqueue, Entry, Extend,
+    Freeze, Group, GroupRecords, MarkPage, Present, Put, Restore, RunSchedule, Scheduled, Seen,
+    SignOff, Start, Steer, Step, Survey, UpdateGroup, Walk, Withdraw, json, unknown,
 };
 use crate::{Backend, Limits, Verb};
 
@@ -322,6 +323,48 @@ pub async fn audit<B: Backend>(
     }
     found.truncate(request.limit as usize);
     Ok(found)
+}
+
+/// Returns records of groups of errors; see [`Maintenance::group_records`](dlq_core::store::Maintenance::group_records).
+pub async fn group_records<B: Backend>(
+    backend: &B,
+    groups: Vec<GroupKey>,
+) -> Result<Vec<GroupRecord>, StoreError> {
+    let mut records = Vec::with_capacity(groups.len());
+    for groups in groups.chunks(1_000) {
+        let page = GroupRecords(groups.into());
+        records.extend(backend.run("read groups of errors", page).await?.answer);
+    }
+    Ok(records)
+}
+
+/// Changes the record of a group of errors; see
+/// [`Maintenance::update_group`](dlq_core::store::Maintenance::update_group).
+pub async fn update_group<B: Backend>(
+    backend: &B,
+    key: GroupKey,
+    update: GroupUpdate,
+    by: Actor,
+) -> Result<GroupRecord, StoreError> {
+    let update = UpdateGroup { key, update, by };
+    Ok(backend.run(UpdateGroup::DURING, update).await?.answer)
+}
+
+/// Records that a consumer is there; see [`Maintenance::heartbeat`](dlq_core::store::Maintenance::heartbeat).
+pub async fn heartbeat<B: Backend>(backend: &B, heartbeat: Heartbeat) -> Result<(), StoreError> {
+    backend.run("record that a consumer is there", Beat(heartbeat.cut())).await?;
+    Ok(())
+}
+
+/// Records that a consumer has stopped; see [`Maintenance::sign_off`](dlq_core::store::Maintenance::sign_off).
+pub async fn sign_off<B: Backend>(backend: &B, heartbeat: Heartbeat) -> Result<(), StoreError> {
+    backend.run("record that a consumer has stopped", SignOff(heartbeat)).await?;
+    Ok(())
+}
+
+/// Returns the consumers that were heard of; see [`Maintenance::consumers`](dlq_core::store::Maintenance::consumers).
+pub async fn consumers<B: Backend>(backend: &B) -> Result<(Vec<Presence>, Timestamp), StoreError> {
+    Ok(backend.run("list the consumers", Present).await?.answer)
 }
 
 /// Deletes letters; see [`Maintenance::delete`](dlq_core::store::Maintenance::delete).

@@ -15,16 +15,18 @@
 //!
 //! # Locks
 //!
-//! A backend with locks takes them in one order: letters by id, then operations by id. Counts of an operation are
-//! increments ([`OperationChange`]), applied when the changes are written, so that whoever only finishes a letter locks its
+//! A backend with locks takes them in one order: letters by id, then documents by key, then operations by id. Counts of an
+//! operation are increments ([`OperationChange`]), applied when the changes are written, so that whoever only finishes a letter locks its
 //! operation last and briefly.
 
 mod backend;
 mod changes;
 #[doc(hidden)]
 pub mod dispatching;
+mod document;
 #[doc(hidden)]
 pub mod engine;
+mod groups;
 pub mod log;
 pub mod memory;
 mod needs;
@@ -35,7 +37,8 @@ mod verb;
 mod verbs;
 
 pub use backend::{Backend, Done, Limits};
-pub use changes::{ItemChange, LetterChange, Note, OperationChange};
+pub use changes::{DocumentChange, ItemChange, LetterChange, Note, OperationChange};
+pub use document::{DocumentKey, DocumentKind};
 pub use needs::{Depth, Needs, Older, Select, Selected};
 pub use row::{Alias, Changed, Held, Lease, Row};
 pub use rows::Rows;

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::{DocumentKey, DocumentKind};
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{OperationSpec, Schedule};
 use dlq_core::{Cursor, Filter, LetterId, OperationId, Order, Timestamp};
@@ -46,6 +47,12 @@ pub struct Needs {
     pub dedup: bool,
     /// Consumers whose last run of the automatic schedule is needed.
     pub schedules: BTreeSet<String>,
+    /// Documents by key, which the verb may change.
+    pub documents: BTreeSet<DocumentKey>,
+    /// Documents by key, to be looked at only: no lock, and no comparison of versions. Whoever may only read can look.
+    pub glimpses: BTreeSet<DocumentKey>,
+    /// Kinds of which all documents are needed, to be looked at only: no lock, and no comparison of versions.
+    pub listed: BTreeSet<DocumentKind>,
     /// Number of fencing tokens to reserve. A backend may reserve more, or may have reserved them before.
     pub fences: u64,
     /// True if the number of operations ever started is needed, from which the id of the next is made.

@@ -7,9 +7,10 @@ use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{AuditEntry, ItemOutcome, Operation, OperationItem, OperationState};
 use dlq_core::{DeadLetter, LetterId, OperationId, StoreError, StoreErrorKind, Timestamp};
 
+use crate::groups::Left;
 use crate::{
-    Alias, Changed, Depth, ItemChange, LetterChange, Needs, Note, OperationChange, Row, Select,
-    Selected, Stop, Verb,
+    Alias, Changed, Depth, DocumentChange, DocumentKey, DocumentKind, ItemChange, LetterChange,
+    Needs, Note, OperationChange, Row, Select, Selected, Stop, Verb,
 };
 
 /// Rows that were loaded, and what a verb changes of them.
@@ -38,6 +39,9 @@ struct Known {
     aliases_of: BTreeMap<LetterId, Vec<(LetterId, Alias)>>,
     dedup: Option<bool>,
     schedules: BTreeMap<String, Option<Timestamp>>,
+    documents: BTreeMap<DocumentKey, Option<String>>,
+    glimpses: BTreeMap<DocumentKey, Option<String>>,
+    listed: BTreeMap<DocumentKind, Vec<(DocumentKey, String)>>,
     fences: Vec<Range<u64>>,
     operation_number: Option<u64>,
 }
@@ -51,6 +55,7 @@ struct Pending {
     owners: BTreeMap<DedupKey, Option<LetterId>>,
     aliases: BTreeMap<LetterId, Alias>,
     schedules: BTreeSet<String>,
+    documents: BTreeMap<DocumentKey, Option<String>>,
     fences: u64,
     notes: Vec<Note>,
 }
@@ -435,6 +440,52 @@ impl Rows {
         self.pending.schedules.insert(consumer.to_owned());
     }
 
+    /// Returns a document, with the changes of this call; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Missing`] if it is not loaded.
+    pub fn document(&mut self, key: &DocumentKey) -> Result<Option<&str>, Stop> {
+        if !self.known.documents.contains_key(key) {
+            self.missing.documents.insert(key.clone());
+            return Err(Stop::Missing);
+        }
+        let found = self.pending.documents.get(key).or_else(|| self.known.documents.get(key));
+        Ok(found.and_then(Option::as_deref))
+    }
+
+    /// Returns a document as it was a moment ago; others may change it meanwhile. `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Missing`] if it is not loaded.
+    pub fn glimpse(&mut self, key: &DocumentKey) -> Result<Option<&str>, Stop> {
+        if !self.known.glimpses.contains_key(key) {
+            self.missing.glimpses.insert(key.clone());
+            return Err(Stop::Missing);
+        }
+        Ok(self.known.glimpses.get(key).and_then(Option::as_deref))
+    }
+
+    /// Writes a document that was [read](Self::document), or takes it away.
+    pub fn set_document(&mut self, key: DocumentKey, text: Option<String>) {
+        self.pending.documents.insert(key, text);
+    }
+
+    /// Returns all documents of a kind, in the order of their keys and without the changes of this call. Others may change them
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Missing`] if they are not loaded.
+    pub fn documents(&mut self, kind: DocumentKind) -> Result<&[(DocumentKey, String)], Stop> {
+        if !self.known.listed.contains_key(&kind) {
+            self.missing.listed.insert(kind);
+            return Err(Stop::Missing);
+        }
+        Ok(self.known.listed.get(&kind).map_or(&[], Vec::as_slice))
+    }
+
     /// Returns `count` fencing tokens that nobody has been given, in growing order.
     ///
     /// # Errors
@@ -504,7 +555,11 @@ impl Rows {
     pub fn attempt<V: Verb>(&mut self, verb: &V) -> Result<Option<V::Output>, StoreError> {
         self.pending = Pending::default();
         self.missing = Needs::default();
-        let decided = verb.decide(self);
+        let decided = verb.decide(self).and_then(|answer| {
+            // Here for all verbs: whoever adds one need not think of it.
+            Left::by(self.letters()).remember(self)?;
+            Ok(answer)
+        });
         // While rows are missing neither an answer nor an error counts, since both may rest on what is not loaded.
         if !self.missing.is_empty() {
             return Ok(None);
@@ -598,6 +653,26 @@ impl Rows {
         self.known.schedules.insert(consumer, last);
     }
 
+    /// Supplies a document.
+    pub fn supply_document(&mut self, key: DocumentKey, text: Option<String>) {
+        self.known.documents.insert(key, text);
+    }
+
+    /// Supplies a document that is only looked at.
+    pub fn supply_glimpse(&mut self, key: DocumentKey, text: Option<String>) {
+        self.known.glimpses.insert(key, text);
+    }
+
+    /// Supplies all documents of a kind.
+    pub fn supply_documents(
+        &mut self,
+        kind: DocumentKind,
+        mut documents: Vec<(DocumentKey, String)>,
+    ) {
+        documents.sort_unstable();
+        self.known.listed.insert(kind, documents);
+    }
+
     /// Supplies fencing tokens that were reserved, in addition to those before.
     pub fn supply_fences(&mut self, fences: Range<u64>) {
         self.known.fences.push(fences);
@@ -645,6 +720,15 @@ impl Rows {
         self.pending.schedules.iter().map(String::as_str)
     }
 
+    /// Returns the documents that were changed, in the order of their keys.
+    pub fn changed_documents(&self) -> impl Iterator<Item = DocumentChange<'_>> {
+        self.pending.documents.iter().filter_map(|(key, after)| {
+            let before = self.known.documents.get(key).and_then(Option::as_deref);
+            let after = after.as_deref();
+            (before != after).then_some(DocumentChange { key, before, after })
+        })
+    }
+
     /// Returns the greatest of the fencing tokens that were given out.
     #[must_use]
     pub fn last_fence(&self) -> Option<u64> {
@@ -664,12 +748,14 @@ impl Rows {
         // Owners and fences are left out: neither needs to be written without a row that has changed.
         let Pending { letters, items, started, operations, aliases, schedules, notes, .. } =
             &self.pending;
+        let has_documents = self.changed_documents().next().is_some();
         letters.is_empty()
             && items.is_empty()
             && started.is_empty()
             && operations.is_empty()
             && aliases.is_empty()
             && schedules.is_empty()
+            && !has_documents
             && notes.is_empty()
     }
 

@@ -185,6 +185,34 @@ macro_rules! store {
                     engine::audit(self, request).await
                 }
 
+                async fn group_records(
+                    &self,
+                    groups: Vec<GroupKey>,
+                ) -> Result<Vec<GroupRecord>, StoreError> {
+                    engine::group_records(self, groups).await
+                }
+
+                async fn update_group(
+                    &self,
+                    group: GroupKey,
+                    update: GroupUpdate,
+                    by: Actor,
+                ) -> Result<GroupRecord, StoreError> {
+                    engine::update_group(self, group, update, by).await
+                }
+
+                async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<(), StoreError> {
+                    engine::heartbeat(self, heartbeat).await
+                }
+
+                async fn sign_off(&self, heartbeat: Heartbeat) -> Result<(), StoreError> {
+                    engine::sign_off(self, heartbeat).await
+                }
+
+                async fn consumers(&self) -> Result<(Vec<Presence>, Timestamp), StoreError> {
+                    engine::consumers(self).await
+                }
+
                 async fn record_processed(
                     &self,
                     events: Vec<ProcessedEvent>,

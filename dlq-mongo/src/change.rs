@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dlq_core::store::{AuditEntry, Operation};
 use dlq_core::{OperationId, Timestamp};
-use dlq_letters::{Changed, ItemChange, LetterChange, Note, OperationChange, Row, Rows};
+use dlq_letters::{
+    Changed, DocumentChange, ItemChange, LetterChange, Note, OperationChange, Row, Rows,
+};
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Document, doc};
 use mongodb::options::FindOptions;
@@ -116,6 +118,22 @@ impl Db {
                 set: doc! { "last": time(rows.now()) },
                 unset: Document::new(),
                 is_removed: false,
+                takes: None,
+            });
+        }
+        for DocumentChange { key, after, .. } in rows.changed_documents() {
+            let mut set = Document::new();
+            if let Some(text) = after {
+                set = doc! { "kind": key.kind.as_str(), "name": key.name.as_str(), "text": text };
+            }
+            steps.locked.push(Locked {
+                coll: Coll::Documents,
+                id: key.to_string().into(),
+                expected: seen.documents.get(key).copied().flatten(),
+                first: at.as_nanos() / 1_000,
+                set,
+                unset: Document::new(),
+                is_removed: after.is_none(),
                 takes: None,
             });
         }

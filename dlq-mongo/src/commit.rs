@@ -164,12 +164,13 @@ const fn mark(coll: Coll) -> &'static str {
     match coll {
         Coll::Letters => "created",
         Coll::Schedules => "last",
+        Coll::Documents => "text",
         _ => "number",
     }
 }
 
 /// Collections whose documents can be locked.
-const LOCKABLE: [Coll; 3] = [Coll::Letters, Coll::Operations, Coll::Schedules];
+const LOCKABLE: [Coll; 4] = [Coll::Letters, Coll::Operations, Coll::Schedules, Coll::Documents];
 
 impl Db {
     /// Commits. Returns false if something had changed, or somebody else is at it: decide again.

@@ -34,6 +34,7 @@ pub(crate) enum Coll {
     Items,
     Aliases,
     Schedules,
+    Documents,
     Commits,
     Audit,
     Processed,
@@ -43,13 +44,14 @@ pub(crate) enum Coll {
 }
 
 impl Coll {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Letters,
         Self::Parts,
         Self::Operations,
         Self::Items,
         Self::Aliases,
         Self::Schedules,
+        Self::Documents,
         Self::Commits,
         Self::Audit,
         Self::Processed,
@@ -66,6 +68,7 @@ impl Coll {
             Self::Items => "items",
             Self::Aliases => "aliases",
             Self::Schedules => "schedules",
+            Self::Documents => "documents",
             Self::Commits => "commits",
             Self::Audit => "audit",
             Self::Processed => "processed",

@@ -79,6 +79,9 @@ impl All {
         if let Some(until) = filter.until {
             self.add(doc! { "created": { "$lt": time(until) } });
         }
+        if let Some(since) = filter.died_since {
+            self.add(doc! { "died": { "$gte": time(since) } });
+        }
         let bounds = [
             ("attempts", "$gte", filter.min_attempts),
             ("attempts", "$lte", filter.max_attempts),

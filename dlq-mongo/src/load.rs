@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use dlq_core::store::ItemOutcome;
 use dlq_core::{LetterId, OperationId, Timestamp};
-use dlq_letters::{Alias, Depth, Needs, Row, Rows, Select, Selected};
+use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Needs, Row, Rows, Select, Selected};
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::FindOptions;
@@ -26,6 +26,7 @@ const TRIES: usize = 1_000;
 pub(crate) struct Seen {
     pub(crate) operations: BTreeMap<OperationId, Option<i64>>,
     pub(crate) schedules: BTreeMap<String, Option<i64>>,
+    pub(crate) documents: BTreeMap<DocumentKey, Option<i64>>,
     pub(crate) operation_number: Option<u64>,
     /// Pieces that letters refer to, and those of the message among them.
     pub(crate) parts: BTreeMap<LetterId, Vec<Reference>>,
@@ -97,6 +98,25 @@ impl Db {
             let (version, last) = self.schedule(consumer).await?;
             seen.schedules.insert(consumer.clone(), version);
             rows.supply_schedule(consumer.clone(), last);
+        }
+        for key in &needs.documents {
+            let (version, text) = self.document(key).await?;
+            seen.documents.insert(key.clone(), version);
+            rows.supply_document(key.clone(), text);
+        }
+        if !needs.glimpses.is_empty() {
+            let ids: Vec<_> = needs.glimpses.iter().map(ToString::to_string).collect();
+            let filter = doc! { "_id": { "$in": ids } };
+            let found = self.find(Coll::Documents, filter, FindOptions::default()).await?;
+            let read =
+                |it: &Document| Some((text(it, "_id")?.to_owned(), text(it, "text")?.to_owned()));
+            let mut found: BTreeMap<_, _> = found.iter().filter_map(read).collect();
+            for key in &needs.glimpses {
+                rows.supply_glimpse(key.clone(), found.remove(&key.to_string()));
+            }
+        }
+        for kind in &needs.listed {
+            rows.supply_documents(*kind, self.documents(*kind).await?);
         }
         if needs.fences > 0 {
             // Greater than every token of a letter that was read: those count on from the time of their letter's storing.
@@ -316,6 +336,32 @@ impl Db {
             }
         }
         Err(contended())
+    }
+
+    async fn document(&self, key: &DocumentKey) -> Result<(Option<i64>, Option<String>)> {
+        for _ in 0..TRIES {
+            let found = self.find_one(Coll::Documents, doc! { "_id": key.to_string() }).await?;
+            let Some(found) = found else { return Ok((None, None)) };
+            match found.get_object_id("lock") {
+                Ok(lock) => self.resolve(Coll::Documents, lock).await?,
+                Err(_) => {
+                    let text = text(&found, "text").map(str::to_owned);
+                    return Ok((Some(codec::version(&found)), text));
+                }
+            }
+        }
+        Err(contended())
+    }
+
+    /// All documents of a kind, also those that a commit has locked: as they were before it.
+    async fn documents(&self, kind: DocumentKind) -> Result<Vec<(DocumentKey, String)>> {
+        let filter = doc! { "kind": kind.as_str(), "text": { "$exists": true } };
+        let found = self.find(Coll::Documents, filter, FindOptions::default()).await?;
+        let read = |found: &Document| {
+            let name = text(found, "name")?.to_owned();
+            Some((DocumentKey { kind, name }, text(found, "text")?.to_owned()))
+        };
+        Ok(found.iter().filter_map(read).collect())
     }
 
     /// Queued items whose letter is not in the operation any more.

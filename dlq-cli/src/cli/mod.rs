@@ -8,6 +8,7 @@ mod import_foreign;
 mod import_table;
 mod maintenance;
 mod serve;
+mod triage;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use broker::{
@@ -21,6 +22,7 @@ pub(crate) use maintenance::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
 pub(crate) use serve::ServeArgs;
+pub(crate) use triage::{ConsumersArgs, GroupArgs, GroupCommand};
 
 #[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
 pub(crate) use import_foreign::ForeignArgs;
@@ -31,7 +33,7 @@ use std::ffi::OsString;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use dlq_core::Cursor;
-use dlq_core::store::{Mark, Pace};
+use dlq_core::store::{GroupState, Mark, Pace};
 
 use crate::filter::{FilterArgs, When};
 
@@ -157,8 +159,15 @@ pub(crate) enum Command {
     Count(CountArgs),
     /// Show one letter with everything that was tried
     Show(ShowArgs),
-    /// Group letters by error, largest group first
+    /// Group letters by error: at a store new groups first, then those that grow, without those that are snoozed or resolved
     Groups(GroupsArgs),
+    /// Decide about a group of errors: acknowledge it, snooze it, resolve it, give it an owner or a note
+    Group {
+        #[command(subcommand)]
+        command: GroupCommand,
+    },
+    /// Show the consumers of a store: where they run, what they read, when they were last heard of
+    Consumers(ConsumersArgs),
     /// Count letters by status, reason, cause, class, subject and consumer
     Stats(StatsArgs),
     /// A histogram of reasons and the latest letters
@@ -223,6 +232,8 @@ impl Command {
             Self::Count(_) => "count",
             Self::Show(_) => "show",
             Self::Groups(_) => "groups",
+            Self::Group { .. } => "group",
+            Self::Consumers(_) => "consumers",
             Self::Stats(_) => "stats",
             Self::Peek(_) => "peek",
             Self::Replay(_) => "replay",
@@ -288,6 +299,9 @@ pub(crate) struct GroupsArgs {
     /// Maximum number of groups; 0 for all
     #[arg(long, default_value_t = 20)]
     pub(crate) limit: u32,
+    /// At a store: only groups in these states: new, regressed, acknowledged, snoozed, resolved. Defaults to the first three
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    pub(crate) state: Vec<GroupState>,
 }
 
 #[derive(Debug, Args)]
@@ -458,7 +472,7 @@ pub(crate) struct AuditArgs {
     /// Only what this person or program did: ana, or ana@ops-host
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// Only this: replay, pause, resume, cancel, quarantine, release, resolve, edit, delete, cleanup, deduplicate, restore
+    /// Only this: replay, pause, resume, cancel, quarantine, release, resolve, edit, delete, cleanup, deduplicate, restore, triage
     #[arg(long, value_name = "ACTION")]
     pub(crate) action: Option<String>,
     /// At or after: a time (2026-11-21T03:00:00Z) or an age (1h)

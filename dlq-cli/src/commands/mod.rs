@@ -3,6 +3,7 @@
 mod audit;
 mod check;
 mod cleanup;
+mod consumers;
 mod context;
 mod count;
 mod delete;
@@ -12,6 +13,7 @@ mod edit;
 mod export;
 #[cfg(any(feature = "mongo", feature = "postgres"))]
 mod foreign;
+mod group;
 mod groups;
 mod import;
 #[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
@@ -141,6 +143,9 @@ async fn at_store(
         Command::Replay(args) => replay::run(&mut context, &store, *args).await,
         Command::Op { command } => op::run(&mut context, &store, command).await,
         Command::Audit(args) => audit::run(&mut context, &store, args).await,
+        Command::Groups(args) => groups::triaged(&mut context, &store, args).await,
+        Command::Group { command } => group::run(&mut context, &store, command).await,
+        Command::Consumers(args) => consumers::run(&mut context, &store, args).await,
         Command::Mark(args) => mark::run(&mut context, &store, args).await,
         Command::Delete(args) => delete::run(&mut context, &store, args).await,
         Command::Edit(args) => edit::run(&mut context, &store, args).await,
@@ -164,6 +169,10 @@ pub(crate) async fn look(context: &mut Context, command: Command) -> Result<Exit
         Command::Stats(args) => stats::run(context, args).await,
         Command::Peek(args) => peek::run(context, args).await,
         Command::Export(args) => export::run(context, args).await,
+        Command::Group { .. } | Command::Consumers(_) => Err(CliError::refused(format!(
+            "a broker keeps nothing of groups and consumers; `dlq ingest` drains {} into a store, which does",
+            context.target
+        ))),
         other => Err(CliError::refused(format!(
             "`dlq {}` works at a broker, and {} is none; say --from nats://HOST/STREAM or kafka://HOST:PORT/TOPIC",
             other.name(),

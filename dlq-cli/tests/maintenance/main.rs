@@ -14,3 +14,4 @@ mod import;
 mod import_table;
 #[path = "../common/process.rs"]
 mod process;
+mod triage;

@@ -84,6 +84,8 @@ async fn a_missing_right_is_named() {
         .sql(&format!("GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {user}", bench.schema.name));
     // Who may look looks, and changes nothing.
     assert_eq!(run(&url, &["count"]).ok().out, "3\n");
+    run(&url, &["groups"]).ok();
+    run(&url, &["consumers"]).ok();
     run(&url, &["check"]).ok();
     run(&url, &["migrate", "--check"]).ok();
     for (args, needed) in [

@@ -41,7 +41,7 @@ pub struct AuditEntry {
     /// Person or program, and the reason.
     pub by: Actor,
     /// Action: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `edit`, `delete`, `cleanup`,
-    /// `deduplicate`, `restore`.
+    /// `deduplicate`, `restore`, `triage`.
     pub action: String,
     /// Subject of the action, as JSON: the filter, or the arguments.
     pub subject: String,

@@ -1,15 +1,17 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use super::{
-    Actor, BoxStore, Cleanup, Control, Edit, Group, Health, HealthThresholds, ItemPage,
-    Letters as _, Maintenance as _, Mark, Marked, Operation, OperationSpec, Operations as _, Plan,
-    Receipt, Selection, Sink as _, Stats, Store,
+    Actor, BoxStore, Cleanup, Control, Edit, Group, GroupKey, GroupRecord, GroupUpdate, Health,
+    HealthThresholds, ItemPage, Letters as _, Maintenance as _, Mark, Marked, Operation,
+    OperationSpec, Operations as _, Plan, Presence, Receipt, Selection, Sink as _, Stats, Store,
+    Triage, TriagedGroup,
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::outbox::{Dispatcher, Outboxes};
 use crate::{
     DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Page, PageRequest, StoreError,
-    StoreErrorKind,
+    StoreErrorKind, Timestamp,
 };
 
 /// The dead letters of a deployment: the one handle through which programs use a store. Cheap to clone.
@@ -125,6 +127,113 @@ impl DeadLetters {
     /// When the store does not answer.
     pub async fn groups(&self, filter: Filter, limit: u32) -> Result<Vec<Group>, StoreError> {
         self.store.groups(filter, limit).await
+    }
+
+    /// Returns the groups of errors among the letters that match, with what is known of them: new and regressed ones first,
+    /// then growing ones, then by number of letters. At most `limit`, of the 1,000 largest.
+    ///
+    /// Snoozed and resolved groups are among them, at the end; see [`GroupState::is_open`].
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn triaged_groups(
+        &self,
+        filter: Filter,
+        limit: u32,
+    ) -> Result<Vec<TriagedGroup>, StoreError> {
+        const HOUR: Duration = Duration::from_secs(3600);
+        /// Number of groups among which urgent ones are looked for.
+        const CANDIDATES: u32 = 1_000;
+        let groups = self.store.groups(filter.clone(), limit.max(CANDIDATES)).await?;
+        let keys: Vec<_> = groups.iter().map(Group::key).collect();
+        let records = self.store.group_records(keys.clone()).await?;
+        let now = self.clock.now();
+        let last_hour = self.counts_since(&filter, now.before(HOUR)).await?;
+        let last_day = self.counts_since(&filter, now.before(HOUR * 24)).await?;
+        // A filter that only names groups leaves none of their letters out.
+        let mut rest = filter;
+        (rest.consumers, rest.fingerprints) = (Vec::new(), Vec::new());
+        let is_whole = rest.is_empty();
+        let mut triaged = Vec::with_capacity(groups.len());
+        for ((group, key), record) in groups.into_iter().zip(keys).zip(records) {
+            let has_returned = match (record.triage, record.decided_at) {
+                (Triage::Resolved, Some(at)) => {
+                    // A death at the very moment of the decision was known to whoever made it.
+                    let since = key.filter().died_since(at.after(Duration::from_nanos(1)));
+                    self.store.count(since).await? > 0
+                }
+                _ => false,
+            };
+            let state = record.state(now, has_returned);
+            let count = |of: &HashMap<GroupKey, u64>| of.get(&key).copied().unwrap_or_default();
+            let (last_hour, last_day) = (count(&last_hour), count(&last_day));
+            triaged.push(TriagedGroup::new(group, record, state, last_hour, last_day));
+        }
+        triaged.sort_by_cached_key(TriagedGroup::urgency);
+        triaged.truncate(limit as usize);
+        for TriagedGroup { group, record, .. } in &mut triaged {
+            if !is_whole && let Some(first) = self.first_stored(&group.key()).await? {
+                group.first_seen = first;
+            }
+            group.first_seen = record.first_seen.unwrap_or(group.first_seen).min(group.first_seen);
+        }
+        Ok(triaged)
+    }
+
+    /// Returns how many matching letters of each group were stored since then.
+    async fn counts_since(
+        &self,
+        filter: &Filter,
+        since: Timestamp,
+    ) -> Result<HashMap<GroupKey, u64>, StoreError> {
+        let mut filter = filter.clone();
+        // The later bound holds, or letters would be counted that the filter leaves out.
+        filter.since = Some(filter.since.map_or(since, |own| own.max(since)));
+        // The most that every store can count to.
+        let groups = self.store.groups(filter, i32::MAX.unsigned_abs()).await?;
+        Ok(groups.into_iter().map(|group| (group.key(), group.count)).collect())
+    }
+
+    /// Returns when the first of a group's letters was stored.
+    async fn first_stored(&self, key: &GroupKey) -> Result<Option<Timestamp>, StoreError> {
+        let first = PageRequest::new().limit(1).order(Order::OldestFirst);
+        let page = self.store.list(key.filter(), first).await?;
+        Ok(page.letters.first().map(|letter| letter.state.created_at))
+    }
+
+    /// Returns the record of a group of errors: what was decided and noted of it.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn group_record(&self, key: GroupKey) -> Result<GroupRecord, StoreError> {
+        Ok(self.store.group_records(vec![key]).await?.into_iter().next().unwrap_or_default())
+    }
+
+    /// Changes the record of a group of errors, and returns it; its letters stay as they are. See
+    /// [`Maintenance::update_group`](super::Maintenance::update_group).
+    ///
+    /// # Errors
+    ///
+    /// `Refused` when a text is too long; otherwise when the store does not answer.
+    pub async fn update_group(
+        &self,
+        key: GroupKey,
+        update: GroupUpdate,
+        by: Actor,
+    ) -> Result<GroupRecord, StoreError> {
+        self.store.update_group(key, update, by).await
+    }
+
+    /// Returns the consumers that were heard of, in the order of their names, and the time by the store's clock; see
+    /// [`Presence::is_alive`].
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn consumers(&self) -> Result<(Vec<Presence>, Timestamp), StoreError> {
+        self.store.consumers().await
     }
 
     /// Counts over the letters that match.

@@ -25,12 +25,14 @@ mod handle;
 mod maintenance;
 mod migration;
 mod operation;
+mod presence;
 mod quarantine;
 pub mod reading;
 pub mod rules;
 mod schedule;
 mod selection;
 mod stats;
+mod triage;
 
 pub use audit::{Actor, AuditEntry, AuditRequest, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
@@ -46,10 +48,12 @@ pub use operation::{
     Cluster, Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec,
     OperationState, Pace, Plan, Progress, Target,
 };
+pub use presence::{Heartbeat, Presence};
 pub use quarantine::{DLQ_MESSAGES_QUARANTINED_TOTAL, count_quarantined};
 pub use schedule::{Schedule, ScheduleRun};
 pub use selection::{EmptyFilter, Selection};
 pub use stats::{Group, Health, HealthState, HealthThresholds, Stats};
+pub use triage::{GroupKey, GroupRecord, GroupState, GroupUpdate, Triage, TriagedGroup};
 
 use std::fmt;
 use std::future::Future;
@@ -422,6 +426,42 @@ pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
         &self,
         request: AuditRequest,
     ) -> impl Future<Output = Result<Vec<AuditEntry>, StoreError>> + Send;
+
+    /// Returns the records of these groups of errors, in this order; an empty record for a group of which nothing was ever
+    /// noted.
+    fn group_records(
+        &self,
+        groups: Vec<GroupKey>,
+    ) -> impl Future<Output = Result<Vec<GroupRecord>, StoreError>> + Send;
+
+    /// Changes the record of a group of errors, and returns it. Its letters stay as they are. A group needs no letters.
+    ///
+    /// # Errors
+    ///
+    /// `Refused` when a text is too long.
+    fn update_group(
+        &self,
+        group: GroupKey,
+        update: GroupUpdate,
+        by: Actor,
+    ) -> impl Future<Output = Result<GroupRecord, StoreError>> + Send;
+
+    /// Records that a consumer is there. Called every [`Presence::INTERVAL`] by consumers that have this store.
+    ///
+    /// A process that says nothing for [`Presence::SILENCE`] counts as gone, and is forgotten after [`Presence::KEPT`].
+    fn heartbeat(
+        &self,
+        heartbeat: Heartbeat,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Records that a consumer has stopped on purpose: it is forgotten at once.
+    fn sign_off(&self, heartbeat: Heartbeat)
+    -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns the consumers that were heard of, in the order of their names, and the time by the store's clock.
+    fn consumers(
+        &self,
+    ) -> impl Future<Output = Result<(Vec<Presence>, Timestamp), StoreError>> + Send;
 
     /// Appends to the processing audit: one row per event that was handled, failed or dead-lettered.
     fn record_processed(

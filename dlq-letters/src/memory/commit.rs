@@ -6,7 +6,7 @@ use dlq_core::store::AuditEntry;
 use super::campaign::Campaign;
 use super::load::Seen;
 use super::world::World;
-use crate::{Changed, Note, Row, Rows};
+use crate::{Changed, DocumentChange, Note, Row, Rows};
 
 impl World {
     /// Returns true if something that was looked at is different now.
@@ -27,6 +27,7 @@ impl World {
             || seen.aliases.iter().any(|(id, before)| self.aliases.get(id).copied() != *before)
             || seen.aliases_of.iter().any(|(id, before)| self.aliases_of(*id) != *before)
             || seen.schedules.iter().any(|(of, before)| self.schedules.get(of) != before.as_ref())
+            || seen.documents.iter().any(|(key, before)| self.documents.get(key) != before.as_ref())
             || seen.dedup.is_some_and(|before| self.dedup != before)
             || seen.operation_number.is_some_and(|before| self.campaigns.len() as u64 != before)
     }
@@ -64,6 +65,12 @@ impl World {
         }
         for consumer in rows.schedules() {
             self.schedules.insert(consumer.to_owned(), now);
+        }
+        for DocumentChange { key, after, .. } in rows.changed_documents() {
+            match after {
+                Some(text) => self.documents.insert(key.clone(), text.to_owned()),
+                None => self.documents.remove(key),
+            };
         }
         self.note(rows.notes())
     }

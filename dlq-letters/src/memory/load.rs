@@ -9,7 +9,7 @@ use dlq_core::{Cursor, DeadLetter, Filter, LetterId, OperationId, Order, Status,
 
 use super::campaign::Campaign;
 use super::world::{DueKey, World, head};
-use crate::{Alias, Depth, Needs, Older, Row, Rows, Select, Selected};
+use crate::{Alias, Depth, DocumentKey, Needs, Older, Row, Rows, Select, Selected};
 
 /// Letters that were read, and their versions.
 #[derive(Debug, Default)]
@@ -21,6 +21,7 @@ pub(super) struct Seen {
     pub(super) aliases: BTreeMap<LetterId, Option<Alias>>,
     pub(super) aliases_of: BTreeMap<LetterId, Vec<(LetterId, Alias)>>,
     pub(super) schedules: BTreeMap<String, Option<Timestamp>>,
+    pub(super) documents: BTreeMap<DocumentKey, Option<String>>,
     pub(super) dedup: Option<bool>,
     pub(super) operation_number: Option<u64>,
 }
@@ -91,6 +92,19 @@ impl World {
             let last = self.schedules.get(consumer).copied();
             seen.schedules.entry(consumer.clone()).or_insert(last);
             rows.supply_schedule(consumer.clone(), last);
+        }
+        for key in &needs.documents {
+            let text = self.documents.get(key).cloned();
+            seen.documents.entry(key.clone()).or_insert_with(|| text.clone());
+            rows.supply_document(key.clone(), text);
+        }
+        for key in &needs.glimpses {
+            rows.supply_glimpse(key.clone(), self.documents.get(key).cloned());
+        }
+        for kind in &needs.listed {
+            let all = self.documents.iter().filter(|(key, _)| key.kind == *kind);
+            let all = all.map(|(key, text)| (key.clone(), text.clone())).collect();
+            rows.supply_documents(*kind, all);
         }
         if needs.fences > 0 {
             // Tokens that an attempt reserves and does not use are lost. A fence only has to grow.

@@ -5,7 +5,7 @@ use dlq_core::store::{AuditEntry, ItemOutcome, ProcessedEvent, reading};
 use dlq_core::{DeadLetter, Filter, History, LetterId, Message, OperationId, Timestamp};
 
 use super::campaign::Campaign;
-use crate::{Alias, Row};
+use crate::{Alias, DocumentKey, Row};
 
 /// The place of a letter in line: when it can be claimed, when it was stored, its id.
 pub(super) type DueKey = (Timestamp, Timestamp, LetterId);
@@ -30,6 +30,7 @@ pub(super) struct World {
     pub(super) campaign_index: HashMap<OperationId, usize>,
     /// The last run of the automatic schedule, by consumer.
     pub(super) schedules: HashMap<String, Timestamp>,
+    pub(super) documents: BTreeMap<DocumentKey, String>,
     pub(super) audit: Vec<AuditEntry>,
     pub(super) processed: Vec<ProcessedEvent>,
 }

@@ -7,8 +7,10 @@ mod hold;
 mod log;
 mod maintenance;
 mod operate;
+mod presence;
 mod put;
 mod schedule;
+mod triage;
 mod walk;
 
 pub(crate) use claim::ClaimDue;
@@ -18,8 +20,10 @@ pub(crate) use hold::{EndClaims, Extend};
 pub(crate) use log::{Add, Carry, Forget};
 pub(crate) use maintenance::{DeletePage, EditLetter, Entry, MarkPage, Step};
 pub(crate) use operate::{Begun, Freeze, Start, Steer, Withdraw, unknown};
+pub(crate) use presence::{Beat, Present, SignOff};
 pub(crate) use put::{Enqueue, Put, Restore};
 pub(crate) use schedule::{RunSchedule, Scheduled};
+pub(crate) use triage::{GroupRecords, UpdateGroup};
 pub(crate) use walk::Walk;
 
 use crate::Stop;

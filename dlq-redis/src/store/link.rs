@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dlq_core::{Filter, LetterId, OperationId, Timestamp};
-use dlq_letters::Depth;
+use dlq_letters::{Depth, DocumentKey, DocumentKind};
 use futures_util::future::try_join_all;
 use redis::{Cmd, Value};
 
@@ -176,6 +176,16 @@ impl Link {
             all.push((field, value));
         }
         Ok(all)
+    }
+
+    /// All documents of a kind.
+    pub(super) async fn documents(&self, kind: DocumentKind) -> Result<Vec<(DocumentKey, String)>> {
+        let read = |(field, text): (Bytes, Bytes)| {
+            let (of, name) = std::str::from_utf8(&field).ok()?.split_once(' ')?;
+            let key = DocumentKey { kind, name: name.to_owned() };
+            (of == kind.as_str()).then(|| (key, String::from_utf8_lossy(&text).into_owned()))
+        };
+        Ok(self.hash(&self.names.documents).await?.into_iter().filter_map(read).collect())
     }
 
     /// The values of some fields of a hash.

@@ -159,6 +159,12 @@ impl Inner {
             let fields: Vec<_> = needs.schedules.iter().collect();
             link.fields(&names.schedules, &fields).await
         };
+        let documents = async {
+            let keys = needs.documents.iter().chain(&needs.glimpses);
+            let fields: Vec<_> = keys.map(ToString::to_string).collect();
+            link.fields(&names.documents, &fields).await
+        };
+        let listed = try_join_all(needs.listed.iter().map(|kind| link.documents(*kind)));
         let number = async {
             if !needs.operation_number {
                 return Ok(None);
@@ -167,13 +173,21 @@ impl Inner {
             cmd.arg(&names.operations);
             link.command(&cmd).await.map(|length: Value| Some(scripts::number(length)))
         };
-        let ((owners, aliases, aliases_of), (schedules, number)) =
-            try_join(try_join3(owners, aliases, aliases_of), try_join(schedules, number)).await?;
+        let ((owners, aliases, aliases_of), (schedules, number), (documents, listed)) = try_join3(
+            try_join3(owners, aliases, aliases_of),
+            try_join(schedules, number),
+            try_join(documents, listed),
+        )
+        .await?;
+        let mut documents = documents.into_iter();
         Ok(Loaded {
             owners: needs.owners.iter().cloned().zip(owners).collect(),
             aliases: needs.aliases.iter().copied().zip(aliases).collect(),
             aliases_of,
             schedules: needs.schedules.iter().cloned().zip(schedules).collect(),
+            documents: needs.documents.iter().cloned().zip(documents.by_ref()).collect(),
+            glimpses: needs.glimpses.iter().cloned().zip(documents).collect(),
+            listed: needs.listed.iter().copied().zip(listed).collect(),
             operation_number: number,
             ..Loaded::default()
         })

@@ -24,6 +24,7 @@ pub(super) struct Names {
     pub(super) operations: String,
     pub(super) live: String,
     pub(super) schedules: String,
+    pub(super) documents: String,
     pub(super) audit: String,
     pub(super) audit_more: String,
     pub(super) processed: String,
@@ -44,6 +45,7 @@ impl Names {
             operations: name("ops"),
             live: name("live"),
             schedules: name("sched"),
+            documents: name("doc"),
             audit: name("audit"),
             audit_more: name("audit:more"),
             processed: name("processed"),
@@ -51,7 +53,7 @@ impl Names {
     }
 
     /// The keys that are there once, and their types.
-    pub(super) fn kinds(&self) -> [(&str, &'static str); 13] {
+    pub(super) fn kinds(&self) -> [(&str, &'static str); 14] {
         [
             (&self.meta, "hash"),
             (&self.index, "zset"),
@@ -63,6 +65,7 @@ impl Names {
             (&self.operations, "list"),
             (&self.live, "zset"),
             (&self.schedules, "hash"),
+            (&self.documents, "hash"),
             (&self.audit, "list"),
             (&self.audit_more, "hash"),
             (&self.processed, "stream"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dlq_core::store::rules::DedupKey;
 use dlq_core::{LetterId, OperationId, Timestamp};
-use dlq_letters::{Alias, Depth, Rows, Select, Selected};
+use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Rows, Select, Selected};
 
 use super::codec::StoredRow;
 use super::fault::Result;
@@ -34,6 +34,7 @@ pub(super) struct Seen {
     pub(super) aliases: BTreeMap<LetterId, Bytes>,
     pub(super) aliases_of: BTreeMap<LetterId, Vec<LetterId>>,
     pub(super) schedules: BTreeMap<String, Bytes>,
+    pub(super) documents: BTreeMap<DocumentKey, Bytes>,
     pub(super) dedup: Option<Bytes>,
     pub(super) operation_number: Option<u64>,
     /// The first fencing token that was not supplied yet.
@@ -57,6 +58,9 @@ pub(super) struct Loaded {
     pub(super) aliases: Vec<(LetterId, Option<Bytes>)>,
     pub(super) aliases_of: Vec<(LetterId, Vec<Former>)>,
     pub(super) schedules: Vec<(String, Option<Bytes>)>,
+    pub(super) documents: Vec<(DocumentKey, Option<Bytes>)>,
+    pub(super) glimpses: Vec<(DocumentKey, Option<Bytes>)>,
+    pub(super) listed: Vec<(DocumentKind, Vec<(DocumentKey, String)>)>,
     pub(super) dedup: Option<Option<Bytes>>,
     pub(super) operation_number: Option<u64>,
     /// The least fencing token that is greater than all before, and how many are needed.
@@ -115,6 +119,18 @@ impl Loaded {
             let at = last.as_deref().and_then(super::ops::time);
             seen.schedules.entry(consumer.clone()).or_insert_with(|| last.unwrap_or_default());
             rows.supply_schedule(consumer, at);
+        }
+        let utf8 = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        for (key, text) in self.glimpses {
+            rows.supply_glimpse(key, text.as_deref().map(utf8));
+        }
+        for (key, text) in self.documents {
+            let read = text.as_deref().map(utf8);
+            seen.documents.entry(key.clone()).or_insert_with(|| text.unwrap_or_default());
+            rows.supply_document(key, read);
+        }
+        for (kind, documents) in self.listed {
+            rows.supply_documents(kind, documents);
         }
         if let Some(dedup) = self.dedup {
             rows.supply_dedup(dedup.as_deref() == Some(b"1"));

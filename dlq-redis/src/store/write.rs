@@ -17,7 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dlq_core::store::{Operation, OperationState};
 use dlq_core::{OperationId, StoreErrorKind};
-use dlq_letters::{Changed, ItemChange, LetterChange, Note, OperationChange, Row, Rows};
+use dlq_letters::{
+    Changed, DocumentChange, ItemChange, LetterChange, Note, OperationChange, Row, Rows,
+};
 
 use super::codec::{self, json};
 use super::fault::{Fault, Result};
@@ -142,6 +144,9 @@ impl Commit<'_> {
         }
         for (consumer, last) in &seen.schedules {
             self.hash(names.schedules.as_bytes(), consumer.as_bytes(), last);
+        }
+        for (key, text) in &seen.documents {
+            self.hash(names.documents.as_bytes(), key.to_string().as_bytes(), text);
         }
         if let Some(dedup) = &seen.dedup {
             self.hash(names.meta.as_bytes(), b"dedup", dedup);
@@ -395,6 +400,14 @@ impl Commit<'_> {
             self.typed(names.schedules.as_bytes(), "hash");
             let key = names.schedules.as_bytes();
             self.write(&[b"HSET", key, consumer.as_bytes(), &nanos(rows.now())]);
+        }
+        for DocumentChange { key, after, .. } in rows.changed_documents() {
+            let (hash, field) = (names.documents.as_bytes(), key.to_string());
+            self.typed(hash, "hash");
+            match after {
+                Some(text) => self.write(&[b"HSET", hash, field.as_bytes(), text.as_bytes()]),
+                None => self.write(&[b"HDEL", hash, field.as_bytes()]),
+            }
         }
         if let Some(last) = rows.last_fence() {
             self.special(&[b"F", last.to_string().as_bytes()]);

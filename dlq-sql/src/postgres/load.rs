@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dlq_core::store::OperationState;
 use dlq_core::{LetterId, OperationId, Timestamp};
-use dlq_letters::{Alias, Depth, Needs, Row, Rows};
+use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Needs, Row, Rows};
 
 use super::batch::Batch;
 use super::codec::{Fields, read_row};
@@ -25,9 +25,19 @@ impl Step<'_> {
             let last = self.hold_schedule(consumer).await?;
             rows.supply_schedule(consumer.clone(), last);
         }
+        self.load_glimpses(&needs.glimpses, rows).await?;
+        for kind in &needs.listed {
+            let documents = self.documents(*kind).await?;
+            rows.supply_documents(*kind, documents);
+        }
         let mut more = Needs::default();
         self.load_letters(needs, rows, &mut more).await?;
         self.load_originals(needs, rows).await?;
+        for key in &needs.documents {
+            // One that is not there cannot be locked: of two who make it, one decides anew.
+            let text = self.hold_document(key).await?;
+            rows.supply_document(key.clone(), text);
+        }
         more.operations.clone_from(&needs.operations);
         more.states.extend(&needs.states);
         more.active = needs.active;
@@ -71,6 +81,46 @@ impl Step<'_> {
         let last = Query::new(last).bind(consumer).push(") FOR UPDATE");
         let last = last.first(self.conn(), |record| Fields::of(record).time_or_none());
         Ok(last.await?.flatten())
+    }
+
+    async fn hold_document(&mut self, key: &DocumentKey) -> Result<Option<String>> {
+        let sql = format!("SELECT value FROM {} WHERE kind = ", self.names().documents);
+        let query = Query::new(sql).bind(key.kind.as_str()).push(" AND name = ");
+        let query = query.bind(key.name.as_str()).push(" FOR UPDATE");
+        query.first(self.conn(), |record| Fields::of(record).text()).await
+    }
+
+    /// Reads documents without locks, for which the right to read is enough.
+    async fn load_glimpses(&mut self, keys: &BTreeSet<DocumentKey>, rows: &mut Rows) -> Result<()> {
+        for kind in DocumentKind::ALL {
+            let wanted = keys.iter().filter(|key| key.kind == kind);
+            let names: Vec<&str> = wanted.clone().map(|key| key.name.as_str()).collect();
+            if names.is_empty() {
+                continue;
+            }
+            let sql = format!("SELECT name, value FROM {} WHERE kind = ", self.names().documents);
+            let query = Query::new(sql).bind(kind.as_str()).push(" AND name = ANY(");
+            let read = |record: &_| {
+                let mut fields = Fields::of(record);
+                Ok((fields.text()?, fields.text()?))
+            };
+            let found = query.bind(names).push(")").all(self.conn(), read).await?;
+            let mut found: BTreeMap<String, String> = found.into_iter().collect();
+            for key in wanted {
+                rows.supply_glimpse(key.clone(), found.remove(&key.name));
+            }
+        }
+        Ok(())
+    }
+
+    async fn documents(&mut self, kind: DocumentKind) -> Result<Vec<(DocumentKey, String)>> {
+        let sql = format!("SELECT name, value FROM {} WHERE kind = ", self.names().documents);
+        let query = Query::new(sql).bind(kind.as_str());
+        let read = |record: &_| {
+            let mut fields = Fields::of(record);
+            Ok((DocumentKey { kind, name: fields.text()? }, fields.text()?))
+        };
+        query.all(self.conn(), read).await
     }
 
     /// Loads letters, and adds to `more` what nearly every verb asks for next: their items and, of those that nobody runs, the

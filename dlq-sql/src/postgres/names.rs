@@ -19,6 +19,7 @@ pub(super) struct Names {
     pub(super) idempotency: String,
     pub(super) marks: String,
     pub(super) schedules: String,
+    pub(super) documents: String,
     pub(super) meta: String,
     pub(super) fences: String,
     /// Channel on which due letters are announced.
@@ -73,6 +74,7 @@ impl Names {
             idempotency: companion("idempotency"),
             marks: companion("crash_marks"),
             schedules: companion("schedules"),
+            documents: companion("documents"),
             meta: companion("meta"),
             fences: companion("fences"),
             channel: channel(schema, table),

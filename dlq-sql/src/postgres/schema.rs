@@ -44,6 +44,16 @@ pub(super) const STEPS: &[Step] = &[
         is_online: true,
         how: How::Indexes(tables::version_2),
     },
+    Step {
+        what: "keep records of groups of errors",
+        is_online: true,
+        how: How::Tables(tables::version_3),
+    },
+    Step {
+        what: "index what an operation has yet to send",
+        is_online: true,
+        how: How::Indexes(tables::version_4),
+    },
 ];
 
 /// The lock of whoever migrates, for as long as its process lives.

@@ -27,6 +27,30 @@ pub(super) fn version_2(names: &Names) -> Vec<(String, String)> {
     ]
 }
 
+/// Small texts beside the letters: JSON by kind and name.
+pub(super) fn version_3(names: &Names) -> String {
+    format!(
+        r#"
+CREATE TABLE {} (
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    value text NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+"#,
+        names.documents
+    )
+}
+
+/// An operation that is sent through an outbox takes its items in order, whoever their consumers are, and would look at all
+/// that were sent before.
+pub(super) fn version_4(names: &Names) -> Vec<(String, String)> {
+    vec![(
+        format!("{}_items_to_send", names.table),
+        format!("ON {} (operation, idx) WHERE outcome = 'queued'", names.items),
+    )]
+}
+
 fn letters(names: &Names) -> String {
     let Names { letters, fences, table, .. } = names;
     format!(

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::Operation;
-use dlq_letters::{Changed, ItemChange, LetterChange, Note, Rows};
+use dlq_letters::{Changed, DocumentChange, ItemChange, LetterChange, Note, Rows};
 
 use super::batch::Batch;
 use super::codec::Fields;
@@ -24,6 +24,7 @@ impl Step<'_> {
         self.write_aliases(rows).await?;
         self.write_items(rows).await?;
         self.write_schedules(rows).await?;
+        self.write_documents(rows).await?;
         let note = self.write_notes(rows.notes()).await?;
         self.write_operations(rows).await?;
         Ok(note)
@@ -143,6 +144,34 @@ impl Step<'_> {
             let run = format!("UPDATE {} SET last_run = ", self.names().schedules);
             let run = Query::new(run).bind(self.now()).push(" WHERE md5(consumer) = md5(");
             run.bind(consumer).push(")").run(self.conn()).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_documents(&mut self, rows: &Rows) -> Result<()> {
+        let documents = self.names().documents.clone();
+        for DocumentChange { key, before, after } in rows.changed_documents() {
+            let (kind, name) = (key.kind.as_str(), key.name.as_str());
+            let query = match (before, after) {
+                (None, Some(text)) => {
+                    let insert = format!("INSERT INTO {documents} (kind, name, value) VALUES (");
+                    let insert = Query::new(insert).bind(kind).push(", ").bind(name).push(", ");
+                    insert.bind(text).push(") ON CONFLICT (kind, name) DO NOTHING")
+                }
+                (_, Some(text)) => {
+                    let update = Query::new(format!("UPDATE {documents} SET value = ")).bind(text);
+                    let update = update.push(" WHERE kind = ").bind(kind);
+                    update.push(" AND name = ").bind(name)
+                }
+                (_, None) => {
+                    let delete = Query::new(format!("DELETE FROM {documents} WHERE kind = "));
+                    delete.bind(kind).push(" AND name = ").bind(name)
+                }
+            };
+            // What was there is locked. One that was not there may have been made by another since.
+            if query.run(self.conn()).await? == 0 {
+                return Err(collided());
+            }
         }
         Ok(())
     }

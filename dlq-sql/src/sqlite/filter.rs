@@ -37,6 +37,9 @@ impl Query {
         if let Some(until) = filter.until {
             self = self.push(" AND t.created_at < ").bind(until);
         }
+        if let Some(since) = filter.died_since {
+            self = self.push(" AND t.died_at >= ").bind(since);
+        }
         let bounds = [
             (" AND t.attempts >= ", filter.min_attempts),
             (" AND t.attempts <= ", filter.max_attempts),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{ItemOutcome, OperationState};
 use dlq_core::{LetterId, OperationId};
-use dlq_letters::{Alias, Depth, Needs, Row, Rows, Select};
+use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Needs, Row, Rows, Select};
 use rusqlite::Connection;
 use rusqlite::types::ToSql;
 
@@ -65,12 +65,35 @@ impl<'c> Loader<'c> {
             let last = last.first(self.conn, |row| Fields::after(row, 0).time())?;
             rows.supply_schedule(consumer.clone(), last);
         }
+        for key in &needs.documents {
+            rows.supply_document(key.clone(), self.document(key)?);
+        }
+        for key in &needs.glimpses {
+            rows.supply_glimpse(key.clone(), self.document(key)?);
+        }
+        for kind in &needs.listed {
+            rows.supply_documents(*kind, self.documents(*kind)?);
+        }
         if needs.operation_number {
             let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", self.names.operations);
             let number: i64 = self.conn.query_row(&sql, [], |row| row.get(0))?;
             rows.supply_operation_number(number.cast_unsigned());
         }
         self.fences(needs.fences, rows)
+    }
+
+    fn document(&self, key: &DocumentKey) -> Result<Option<String>> {
+        let sql = format!("SELECT value FROM {} WHERE kind = ", self.names.documents);
+        let query = Query::new(sql).bind(key.kind.as_str()).push(" AND name = ");
+        query.bind(key.name.as_str()).first(self.conn, |row| Fields::after(row, 0).text())
+    }
+
+    fn documents(&self, kind: DocumentKind) -> Result<Vec<(DocumentKey, String)>> {
+        let sql = format!("SELECT name, value FROM {} WHERE kind = ", self.names.documents);
+        Query::new(sql).bind(kind.as_str()).all(self.conn, |row| {
+            let mut fields = Fields::after(row, 0);
+            Ok((DocumentKey { kind, name: fields.text()? }, fields.text()?))
+        })
     }
 
     /// Supplies fencing tokens. What is not taken is not written.

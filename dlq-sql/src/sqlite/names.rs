@@ -15,6 +15,7 @@ pub(super) struct Names {
     pub(super) idempotency: String,
     pub(super) marks: String,
     pub(super) schedules: String,
+    pub(super) documents: String,
     pub(super) meta: String,
     pub(super) readable: String,
     pub(super) insert: String,
@@ -71,6 +72,7 @@ impl Names {
             idempotency: companion("idempotency"),
             marks: companion("crash_marks"),
             schedules: companion("schedules"),
+            documents: companion("documents"),
             meta: companion("meta"),
             readable: format!("{table}_readable"),
             insert: format!(

@@ -29,6 +29,11 @@ const STEPS: &[Step] = &[
         sql: version_2,
     },
     Step { what: "keep who sends a letter to a broker", is_online: true, sql: version_3 },
+    Step {
+        what: "keep records of groups of errors, and index what an operation has yet to send",
+        is_online: true,
+        sql: version_4,
+    },
 ];
 
 /// Part of a schema: a table, an index or a view.
@@ -386,6 +391,21 @@ fn version_3(names: &Names) -> String {
     format!(
         "ALTER TABLE {letters} ADD COLUMN claim_sender TEXT;
 CREATE INDEX {letters}_sending ON {letters} (operation, item) WHERE claim_sender IS NOT NULL;"
+    )
+}
+
+fn version_4(names: &Names) -> String {
+    // Small texts beside the letters: JSON by kind and name. An operation that is sent through an outbox takes its items in
+    // order, whoever their consumers are, and would look at all that were sent before.
+    let Names { documents, items, .. } = names;
+    format!(
+        "CREATE TABLE {documents} (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+CREATE INDEX {items}_to_send ON {items} (operation, idx) WHERE outcome = 'queued';"
     )
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use dlq_core::store::{AuditEntry, Operation};
 use dlq_core::{Cause, ErrorClass, LetterId, OperationId, Reason, Status, StoreErrorKind};
-use dlq_letters::{Alias, Changed, ItemChange, LetterChange, Note, OperationChange, Row, Rows};
+use dlq_letters::{
+    Alias, Changed, DocumentChange, ItemChange, LetterChange, Note, OperationChange, Row, Rows,
+};
 use rusqlite::{CachedStatement, Connection};
 
 use super::binder::Binder;
@@ -43,6 +45,23 @@ pub(super) fn write(conn: &Connection, names: &Names, rows: &Rows) -> Result<Opt
             names.schedules
         );
         conn.prepare_cached(&sql)?.execute((consumer, rows.now().as_nanos()))?;
+    }
+    for DocumentChange { key, after, .. } in rows.changed_documents() {
+        let (kind, name) = (key.kind.as_str(), key.name.as_str());
+        match after {
+            Some(text) => {
+                let sql = format!(
+                    "INSERT INTO {} (kind, name, value) VALUES (?1, ?2, ?3) ON CONFLICT (kind, name) \
+                     DO UPDATE SET value = excluded.value",
+                    names.documents
+                );
+                conn.prepare_cached(&sql)?.execute((kind, name, text))?;
+            }
+            None => {
+                let sql = format!("DELETE FROM {} WHERE kind = ?1 AND name = ?2", names.documents);
+                conn.prepare_cached(&sql)?.execute((kind, name))?;
+            }
+        }
     }
     // The number is never lowered: keys take their tokens from it, in transactions of their own.
     if let Some(last) = rows.last_fence() {

@@ -108,7 +108,7 @@ async fn every_index_that_is_missing_is_found_and_its_advice_creates_it() {
         bench.schema.name
     );
     let indexes = bench.names(&free).await;
-    assert_eq!(indexes.len(), 19, "{indexes:?}");
+    assert_eq!(indexes.len(), 20, "{indexes:?}");
     for index in indexes {
         bench.sql(&format!("DROP INDEX {index}")).await;
         let finding = bench.only(CheckLimits::default()).await;

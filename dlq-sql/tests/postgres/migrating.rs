@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::fixture::{PATIENCE, Schema, available};
 
 const TO_VERSION_1: &str = "DROP INDEX dlq_events_by_subject; DROP INDEX dlq_events_by_type; DROP INDEX dlq_events_sending; \
+                            DROP TABLE dlq_documents; DROP INDEX dlq_events_items_to_send; \
                             UPDATE dlq_meta SET value = 1 WHERE name = 'version'";
 
 /// Tables of version 1 with letters, and a store that was opened when they were new.
@@ -40,7 +41,7 @@ async fn indexes(schema: &Schema) -> Vec<bool> {
 }
 
 async fn is_migrated(schema: &Schema) {
-    assert_eq!((version(schema).await, indexes(schema).await), (2, vec![true, true]));
+    assert_eq!((version(schema).await, indexes(schema).await), (4, vec![true, true]));
     assert!(schema.builder().migration().await.unwrap().is_up_to_date());
 }
 
@@ -113,7 +114,7 @@ async fn consumers_work_while_indexes_are_built() {
     assert_eq!(version(&schema).await, 1, "it is still under way");
     user.execute("COMMIT").await.unwrap();
     let done = timeout(PATIENCE, work.join_next()).await.unwrap().unwrap().unwrap().unwrap();
-    assert_eq!((done.found, done.known, done.is_online()), (Some(1), 2, true));
+    assert_eq!((done.found, done.known, done.is_online()), (Some(1), 4, true));
     is_migrated(&schema).await;
     assert_eq!(store.count(Filter::new()).await.unwrap(), 30);
     assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
@@ -211,13 +212,13 @@ async fn what_is_to_be_done_is_said_without_doing_it() {
     }
     let schema = Schema::fresh();
     let none = schema.builder().migration().await.unwrap();
-    assert_eq!((none.found, none.steps.len(), none.is_online()), (None, 2, true));
+    assert_eq!((none.found, none.steps.len(), none.is_online()), (None, 4, true));
     let exists = format!("SELECT to_regnamespace('{}') IS NOT NULL", schema.name);
     let exists = schema.connect().await.fetch_one(AssertSqlSafe(exists)).await.unwrap();
     assert!(!exists.get::<bool, _>(0), "looking creates no schema");
     let (schema, _store) = of_version_1(1).await;
     let one = schema.builder().migration().await.unwrap();
-    assert_eq!((one.found, one.known, one.steps.len()), (Some(1), 2, 1));
+    assert_eq!((one.found, one.known, one.steps.len()), (Some(1), 4, 3));
     assert_eq!(version(&schema).await, 1);
     let mut conn = schema.connect().await;
     conn.execute("UPDATE dlq_meta SET value = 99 WHERE name = 'version'").await.unwrap();

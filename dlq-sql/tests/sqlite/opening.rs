@@ -68,7 +68,7 @@ async fn a_newer_schema_is_refused() {
     let error = refused(&path).await;
     assert_eq!(error.kind(), StoreErrorKind::Incompatible);
     assert!(error.to_string().contains("version 99"), "{error}");
-    assert!(error.to_string().contains("up to version 3"), "{error}");
+    assert!(error.to_string().contains("up to version 4"), "{error}");
 }
 
 #[tokio::test]

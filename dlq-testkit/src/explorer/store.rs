@@ -3,9 +3,10 @@ use std::time::Duration;
 use dlq_core::memory::MemorySink;
 use dlq_core::store::{
     Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
-    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters,
-    Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt,
-    ScheduleRun, Selection, Stats, TakeRequest, Takes,
+    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
+    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats,
+    TakeRequest, Takes,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
@@ -282,6 +283,31 @@ impl Maintenance for SteppedStore {
 
     async fn audit(&self, request: AuditRequest) -> Result<Vec<AuditEntry>, StoreError> {
         self.inner.audit(request).await
+    }
+
+    async fn group_records(&self, groups: Vec<GroupKey>) -> Result<Vec<GroupRecord>, StoreError> {
+        self.inner.group_records(groups).await
+    }
+
+    async fn update_group(
+        &self,
+        group: GroupKey,
+        update: GroupUpdate,
+        by: Actor,
+    ) -> Result<GroupRecord, StoreError> {
+        self.inner.update_group(group, update, by).await
+    }
+
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<(), StoreError> {
+        self.inner.heartbeat(heartbeat).await
+    }
+
+    async fn sign_off(&self, heartbeat: Heartbeat) -> Result<(), StoreError> {
+        self.inner.sign_off(heartbeat).await
+    }
+
+    async fn consumers(&self) -> Result<(Vec<Presence>, Timestamp), StoreError> {
+        self.inner.consumers().await
     }
 
     async fn record_processed(&self, events: Vec<ProcessedEvent>) -> Result<(), StoreError> {

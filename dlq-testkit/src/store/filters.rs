@@ -207,6 +207,11 @@ pub async fn by_time<F: StoreFixture>(check: Check<F>) {
         agree(&check, &letters, &Filter::new().until(*at)).await;
         agree(&check, &letters, &Filter::new().since(*at).until(*at)).await;
     }
+    let deaths: BTreeSet<_> = letters.iter().map(|letter| letter.died_at).collect();
+    for at in &deaths {
+        agree(&check, &letters, &Filter::new().died_since(*at)).await;
+    }
+    assert!(deaths.len() > 2, "the letters died at different times");
     let first = times.first().expect("there are letters");
     assert_eq!(check.count(Filter::new().since(*first)).await, LETTERS);
     assert_eq!(check.count(Filter::new().until(*first)).await, 0);

@@ -263,6 +263,16 @@ macro_rules! store_conformance {
                 a_clock_that_differs_is_found,
                 what_is_due_is_counted,
                 a_long_line_is_not_counted_to_its_end;
+            triage:
+                a_group_keeps_its_record,
+                updates_of_groups_are_audited,
+                updates_of_groups_at_once_all_count,
+                a_group_remembers_when_it_was_first_seen,
+                a_filter_does_not_change_the_first_sight,
+                a_resolved_group_comes_back,
+                urgent_groups_come_first,
+                consumers_are_known_while_they_are_there,
+                heartbeats_at_once_are_all_kept;
             hostile:
                 any_message_comes_back,
                 any_message_can_be_replayed,

@@ -37,6 +37,7 @@ pub mod retry_queue;
 pub mod schedules;
 pub mod sends;
 pub mod statistics;
+pub mod triage;
 pub mod workers;
 
 pub use check::{Check, run};

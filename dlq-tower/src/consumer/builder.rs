@@ -50,6 +50,8 @@ pub(super) struct Settings {
     pub(super) counts_stops: bool,
     /// The transport in the words of its description, if it was opened from one.
     pub(super) transport: Option<String>,
+    /// The version of the program, if it was given.
+    pub(super) build_version: Option<String>,
     /// The place of the dead letters, for the log.
     pub(super) dead_letters: &'static str,
     pub(super) schedule: Option<Schedule>,
@@ -112,6 +114,7 @@ impl<From> ConsumerBuilder<From> {
                 marks: None,
                 counts_stops: false,
                 transport: None,
+                build_version: None,
                 dead_letters: "",
                 schedule: None,
                 outboxes: None,
@@ -273,6 +276,12 @@ impl<From> ConsumerBuilder<From> {
     /// Sets the name under which letters are claimed, for operators to see. Defaults to none.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = owner.into();
+        self
+    }
+
+    /// Sets the version of the program, which `dlq consumers` shows: usually `env!("CARGO_PKG_VERSION")`. Defaults to none.
+    pub fn build_version(mut self, version: impl Into<String>) -> Self {
+        self.settings.build_version = Some(version.into());
         self
     }
 

@@ -32,6 +32,8 @@ pub enum Part {
     Schedule,
     /// Counts the letters that wait.
     Gauges,
+    /// Tells the store that the consumer is there.
+    Heartbeats,
     /// Writes the processing audit.
     Audit,
     /// Sends letters of operations to brokers.
@@ -51,6 +53,7 @@ impl fmt::Display for Part {
             Self::StoreSource => "store source",
             Self::Schedule => "automatic schedule",
             Self::Gauges => "gauges",
+            Self::Heartbeats => "heartbeats",
             Self::Audit => "processing audit",
             Self::Dispatcher => "dispatcher",
             Self::Evidence => "evidence of replays",

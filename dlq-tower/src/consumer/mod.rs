@@ -190,6 +190,7 @@ mod lease;
 mod message;
 mod open;
 mod outage;
+mod presence;
 mod refused;
 mod report;
 mod resolve;

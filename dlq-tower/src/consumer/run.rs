@@ -28,6 +28,7 @@ use super::janitor::{self, Purging};
 use super::keys::Keys;
 use super::message::{ConsumerState, Counted, InFlight, RoomTaken, handle};
 use super::open::Described;
+use super::presence::Heartbeats;
 use super::report::{Ended, Fate, Report};
 use super::room::Room;
 use super::schedule::Scheduling;
@@ -337,6 +338,10 @@ impl Run {
             names: names.clone(),
             stop: run.stop_fetching.clone(),
         });
+        let heartbeats = store.clone().map(|store| {
+            let (build, reads) = (settings.build_version.as_deref(), settings.transport.as_deref());
+            Heartbeats::new(store, &names, build, reads, run.stop_fetching.clone())
+        });
         let schedule = settings.schedule.filter(|schedule| schedule.enabled).zip(store).map(
             |(schedule, claims)| {
                 let health = run.health.clone();
@@ -353,6 +358,12 @@ impl Run {
         }
         if let Some(schedule) = schedule {
             run.spawn(Part::Schedule, async { Ending::Schedule(schedule.run().await) });
+        }
+        if let Some(heartbeats) = heartbeats {
+            run.spawn(Part::Heartbeats, async {
+                heartbeats.run().await;
+                Ending::Done
+            });
         }
         if let Some(gauges) = gauges {
             run.spawn(Part::Gauges, async {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use dlq_core::store::{
     Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
-    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, ItemPage, Letters,
-    Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, ProcessedEvent, Receipt,
-    ScheduleRun, Selection, Sink, Stats, TakeRequest, Takes,
+    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
+    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
+    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats,
+    TakeRequest, Takes,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
@@ -198,6 +199,11 @@ delegate! {
         fn edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
         fn restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
         fn audit(request: AuditRequest) -> Vec<AuditEntry>;
+        fn group_records(groups: Vec<GroupKey>) -> Vec<GroupRecord>;
+        fn update_group(group: GroupKey, update: GroupUpdate, by: Actor) -> GroupRecord;
+        fn heartbeat(heartbeat: Heartbeat) -> ();
+        fn sign_off(heartbeat: Heartbeat) -> ();
+        fn consumers() -> (Vec<Presence>, Timestamp);
         fn record_processed(events: Vec<ProcessedEvent>) -> ();
         fn processed(limit: u32) -> Vec<ProcessedEvent>;
         fn deduplicate(force: bool) -> u64;

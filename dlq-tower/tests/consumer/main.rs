@@ -18,6 +18,7 @@ mod opening;
 mod order;
 mod outage;
 mod outbox;
+mod presence;
 mod refused;
 mod stop;
 mod store;
