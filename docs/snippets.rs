@@ -26,6 +26,7 @@ pages! {
     several_handlers = "several-handlers.md",
     shutdown = "shutdown.md",
     testing = "testing.md",
+    triage = "triage.md",
     write_a_store = "write-a-store.md",
     write_a_transport = "write-a-transport.md",
 }

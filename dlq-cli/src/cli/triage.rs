@@ -28,7 +28,7 @@ pub(crate) enum GroupCommand {
     Snooze {
         #[command(flatten)]
         group: GroupArgs,
-        /// How long, e.g. 2h or 7d
+        /// Time for which it is left out, e.g. 2h or 7d
         #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
         time: Duration,
     },

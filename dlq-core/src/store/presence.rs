@@ -99,7 +99,7 @@ impl Heartbeat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Presence {
-    /// What it said last.
+    /// The latest heartbeat.
     #[serde(flatten)]
     pub heartbeat: Heartbeat,
     /// When it was first heard of, by the store's clock.

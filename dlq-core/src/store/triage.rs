@@ -56,7 +56,7 @@ impl Group {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Triage {
-    /// Nobody has decided anything.
+    /// No decision was made.
     #[default]
     New,
     /// Somebody knows of it.
@@ -70,7 +70,7 @@ pub enum Triage {
 words! {
     /// State of a group of errors, which follows from the [decision](Triage) and from what has died since.
     GroupState("state of a group") {
-        /// Nobody has decided anything.
+        /// No decision was made.
         New = "new",
         /// It was resolved, and messages have died of it since.
         Regressed = "regressed",

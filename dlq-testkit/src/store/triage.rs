@@ -37,7 +37,7 @@ impl<F: StoreFixture> Check<F> {
     }
 }
 
-/// What is decided and noted of a group is kept, and found through another handle; nothing is known of others.
+/// A decision and notes about a group are kept, and found through another handle; nothing is known of other groups.
 pub async fn a_group_keeps_its_record<F: StoreFixture>(check: Check<F>) {
     let key = key_of(&letter(1));
     assert_eq!(check.group_record(&key).await, GroupRecord::default());
@@ -84,7 +84,7 @@ pub async fn updates_of_groups_are_audited<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.last_action().await, ("triage".to_owned(), 0));
 }
 
-/// Of two who change a group at once, neither undoes what the other did, also where both make its record.
+/// Two changes of a group at once are both kept, also where both make its record.
 pub async fn updates_of_groups_at_once_all_count<F: StoreFixture>(check: Check<F>) {
     for n in 0..8 {
         let key = GroupKey::new(format!("consumer-{n}"), other_fingerprint());
