@@ -7,9 +7,9 @@ use bytes::Bytes;
 use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, Release};
 use dlq_core::store::{
     Actor, AuditRequest, Edit, ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec,
-    Operations as _, Selection, Sink as _,
+    Operations as _, Processed, ProcessedEvent, Selection, Sink as _,
 };
-use dlq_core::{CrashMarks as _, Filter, Status};
+use dlq_core::{CrashMarks as _, Filter, Status, Timestamp};
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
 use dlq_testkit::fixtures::letter;
 use sqlx::{AssertSqlSafe, Executor as _};
@@ -170,6 +170,37 @@ async fn g3_a_key_is_claimed_once_however_its_commit_ends() {
             assert_eq!((attempts, crashes), (failed, 0), "{trouble:?}");
             assert!(matches!(claim().await, IdempotencyClaim::InFlight { .. }), "{trouble:?}");
             assert!(keys.release(token, Release::Failed).await.unwrap(), "{trouble:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_processed_is_recorded_once_however_its_commit_ends() {
+    if !available() {
+        return;
+    }
+    let event = |n: u32| ProcessedEvent {
+        event_id: format!("e{n}"),
+        subject: "orders".to_owned(),
+        consumer: "billing".to_owned(),
+        status: Processed::Dlq,
+        attempt: n,
+        duration: Duration::from_millis(1),
+        at: Timestamp::EPOCH,
+        error: None,
+    };
+    for is_pooled in [true, false] {
+        for trouble in ALL {
+            let (proxy, schema) = (Proxy::before(url()).await, Schema::fresh());
+            schema.store().await;
+            let store = through(&proxy, &schema).pooler(is_pooled).open().await.unwrap();
+            proxy.trouble(trouble);
+            store.record_processed((0..3).map(event).collect()).await.unwrap();
+            store.record_processed(vec![event(3)]).await.unwrap();
+            assert!(!proxy.is_troubling(), "{trouble:?}");
+            let recorded = store.processed(10).await.unwrap();
+            let recorded: Vec<_> = recorded.iter().rev().map(|event| event.attempt).collect();
+            assert_eq!(recorded, [0, 1, 2, 3], "{trouble:?}");
         }
     }
 }
