@@ -349,14 +349,12 @@ async fn some(
 
 #[cfg(test)]
 mod tests {
-    use async_nats::jetstream::stream;
-
     use super::*;
     use crate::consumer::durable::Of;
 
     async fn told_of_a_failed_look(search: &mut UnreadableSearch) {
         let lease = Duration::from_secs(1);
-        let of = Of::Own(Box::new(stream::Config::default()));
+        let of = Of::Own(Box::default());
         let mut durable = Durable::new(of, "billing".to_owned(), lease);
         search.looking.spawn(async { None });
         while !search.looking.is_empty() {
