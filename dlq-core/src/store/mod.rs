@@ -31,6 +31,7 @@ pub mod rules;
 mod schedule;
 mod selection;
 mod stats;
+mod unfinished;
 
 pub use audit::{Actor, AuditEntry, AuditRequest, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
@@ -50,6 +51,7 @@ pub use quarantine::{DLQ_MESSAGES_QUARANTINED_TOTAL, count_quarantined};
 pub use schedule::{Schedule, ScheduleRun};
 pub use selection::{EmptyFilter, Selection};
 pub use stats::{Group, Health, HealthState, HealthThresholds, Stats};
+pub use unfinished::Unfinished;
 
 use std::fmt;
 use std::future::Future;
