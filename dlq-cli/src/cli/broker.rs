@@ -51,8 +51,7 @@ pub(crate) struct BrokerArgs {
     pub(crate) kafka_cluster: Option<String>,
 
     /// File with the binding key, the secret that proves to consumers that a message is a replayed letter. One line
-    /// break at
-    /// the end is ignored
+    /// break at the end is ignored
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[arg(long, value_name = "FILE", env = "DLQ_BINDING_KEY_FILE", global = true)]
     pub(crate) binding_key_file: Option<PathBuf>,
@@ -202,8 +201,7 @@ pub(crate) struct RouteArgs {
     #[arg(long, value_name = "STREAM/NAME", env = "DLQ_ROUTE_CONSUMERS", value_delimiter = ',')]
     pub(crate) consumer: Vec<Watched>,
     /// Write each letter into this store too, with a row of its processing audit, e.g. postgres://HOST/DATABASE: from
-    /// there it
-    /// can be sent back by `dlq replay --to origin`
+    /// there it can be sent back by `dlq replay --to origin`
     #[arg(long, value_name = "URL", env = "DLQ_ROUTE_INTO", hide_env_values = true)]
     pub(crate) into: Option<String>,
     /// The `max_deliver` that these consumers should have; one with another value is reported
@@ -270,9 +268,8 @@ pub(crate) struct ReplayAtBrokerArgs {
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "STREAM", default_value = "DLQ_RETRY")]
     pub(crate) retry_stream: String,
-    /// At NATS: the consumer whose handlers get the letters, with --to handler. Defaults to the one that wrote each, or
-    /// else
-    /// the one called like the handler
+    /// At NATS: the consumer whose handlers get the letters, with --to handler. Defaults to the one that wrote each,
+    /// or else the one called like the handler
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "NAME")]
     pub(crate) handler_consumer: Option<String>,
@@ -326,8 +323,7 @@ pub(crate) struct CheckAtBrokerArgs {
 
 impl CheckAtBrokerArgs {
     /// Returns true if an option was given that only NATS and Kafka understand. `--retry-stream` and `--ladder` have
-    /// defaults,
-    /// so that nobody can tell whether they were typed.
+    /// defaults, so that nobody can tell whether they were typed.
     pub(crate) fn is_given(&self) -> bool {
         #[cfg(feature = "nats")]
         if !self.stream.is_empty() {
@@ -351,8 +347,7 @@ pub(crate) struct ServeAtBrokerArgs {
 
 impl ServeAtBrokerArgs {
     /// Fails if `--consumer` was given although the letters are in a store. `--ladder` is ignored, since a default
-    /// cannot be
-    /// told from a typed value.
+    /// cannot be told from a typed value.
     pub(crate) fn refuse(&self, shown: &str) -> Result<(), CliError> {
         if self.consumer.is_empty() {
             return Ok(());

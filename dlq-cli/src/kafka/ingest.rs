@@ -11,10 +11,8 @@ use crate::error::CliError;
 use crate::output::Output;
 
 /// Time that `--once` waits for the message of a letter that only points to it, while the partition of that message
-/// does not
-/// respond. Then the letter is set aside. Has to be well below the 30 s after which an ingest gives up on the topic:
-/// otherwise
-/// one unreachable message would end the ingest instead of setting one letter aside.
+/// does not respond. Then the letter is set aside. Has to be well below the 30 s after which an ingest gives up on
+/// the topic: otherwise one unreachable message would end the ingest instead of setting one letter aside.
 const POINTED_MESSAGE_WAIT: Duration = Duration::from_secs(10);
 
 /// Copies the dead letters of a topic into a store, until the process is asked to stop or, with `--once`, the topic is

@@ -32,7 +32,6 @@ mod look;
 mod names;
 mod render;
 mod store;
-mod unfinished;
 mod written;
 
 use std::future::Future;

@@ -3,14 +3,13 @@
 use std::future::Future;
 
 use dlq_core::store::{
-    Claims as _, Due, Health, HealthThresholds, Maintenance as _, Operation, Stats,
+    Claims as _, Due, Health, HealthThresholds, Maintenance as _, Operation, Stats, Unfinished,
 };
 use dlq_core::{DeadLetters, Filter, Status, Timestamp};
 use std::time::Duration;
 
 use super::look::Watched;
 use super::render;
-use super::unfinished::Unfinished;
 use super::written::Written;
 use crate::error::{CliError, chain};
 
@@ -95,7 +94,8 @@ impl<P: StoreOpener> Watched for Stored<P> {
             let quarantined = store.stats(quarantined).await?;
             let next_due = store.store().next_due(Vec::new()).await?;
             let due = store.store().due(self.limits.overdue).await?;
-            let operations = self.unfinished.look(&store).await?;
+            let mut operations = self.unfinished.look(store.store()).await?;
+            operations.retain(|operation| !operation.state.is_final());
             // Counters move last, so that a look which fails before leaves them as they were.
             self.written.look(&store, &stats).await?;
             Ok(StoreObservation { stats, waiting, quarantined, next_due, due, operations })

@@ -12,7 +12,7 @@ use super::{Address, BoxOutbox, Once, Outbox as _, Outboxes, Outgoing, Sent, Set
 use crate::protocol::Replay;
 use crate::store::{
     BoxStore, ClaimToken, Cluster, Dispatch as _, Dispatched, FormerSender, ItemOutcome, Operation,
-    OperationState, Operations as _, TakeRequest, Taken,
+    OperationState, Operations as _, TakeRequest, Taken, Unfinished,
 };
 use crate::{DeadLetter, LetterId, OperationId, StoreError, StoreErrorKind};
 
@@ -308,15 +308,14 @@ impl Dispatcher {
     /// Sends the letters of every operation that it [serves](Self::serves), until `stop` resolves. `told` is called after each
     /// step. Whatever fails is logged and tried again.
     pub async fn serve(&self, stop: impl Future<Output = ()>, mut told: impl FnMut(&Step)) {
-        /// Number of operations that are looked at, the latest.
-        const LATEST: u32 = 200;
         const LOOK: Duration = Duration::from_secs(1);
         let mut stop = pin!(stop);
         let mut failures = 0;
+        let mut unfinished = Unfinished::default();
         loop {
             let mut wait = LOOK;
             let mut failed = None;
-            match self.store.operations(LATEST).await {
+            match unfinished.look(&self.store).await {
                 Ok(operations) => {
                     // The list begins with the newest, and older operations have their turn first. One that fails keeps no
                     // other from its turn.

@@ -33,6 +33,7 @@ mod schedule;
 mod selection;
 mod stats;
 mod triage;
+mod unfinished;
 
 pub use audit::{Actor, AuditEntry, AuditRequest, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
@@ -54,6 +55,7 @@ pub use schedule::{Schedule, ScheduleRun};
 pub use selection::{EmptyFilter, Selection};
 pub use stats::{Group, Health, HealthState, HealthThresholds, Stats};
 pub use triage::{GroupKey, GroupRecord, GroupState, GroupUpdate, Triage, TriagedGroup};
+pub use unfinished::Unfinished;
 
 use std::fmt;
 use std::future::Future;

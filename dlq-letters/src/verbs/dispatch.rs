@@ -10,7 +10,7 @@ use dlq_core::{Death, Filter, Reason, Resolution, Status, StoreError, StoreError
 
 use super::claim::{ASIDE, end_orphans, set_aside};
 use super::each;
-use crate::{Changed, Depth, Lease, Needs, Rows, Select, Selected, Stop, Verb};
+use crate::{Changed, Depth, Lease, Needs, Row, Rows, Select, Selected, Stop, Verb};
 
 /// Takes letters of an operation to be sent.
 #[derive(Debug)]
@@ -167,15 +167,9 @@ impl Record {
             let is_known = row.finished == Some(token.fence);
             return Ok(if is_known { Finished::Applied } else { Finished::Stale });
         }
-        let is_over = match row.letter.state.operation {
-            Some(operation) => {
-                rows.operation_state(operation)?.is_none_or(|state| state.is_final())
-            }
-            None => true,
-        };
         // Nobody would take it any more.
         let cancelled = Dispatched::Refused("cancelled".to_owned());
-        let is_cancelled = is_over && *dispatched == Dispatched::Later;
+        let is_cancelled = *dispatched == Dispatched::Later && Self::is_over(rows, &row)?;
         let dispatched = if is_cancelled { &cancelled } else { dispatched };
         match dispatched {
             Dispatched::Confirmed { is_doubtful } => {
@@ -196,6 +190,13 @@ impl Record {
         row.dispatched(dispatched, rows.now());
         rows.update(row, Changed::State);
         Ok(Finished::Applied)
+    }
+
+    /// Returns true if the operation of a letter sends nothing any more. The operation is locked: a cancel that changes its
+    /// state at this moment takes back what is queued only after that, and has passed over this letter or finds it queued.
+    fn is_over(rows: &mut Rows, row: &Row) -> Result<bool, Stop> {
+        let Some(operation) = row.letter.state.operation else { return Ok(true) };
+        Ok(rows.operation(operation)?.is_none_or(|operation| operation.state.is_final()))
     }
 }
 

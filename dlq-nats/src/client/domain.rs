@@ -115,9 +115,8 @@ impl StreamDomain {
         Self { context, stream: stream.into(), known: Arc::default() }
     }
 
-    /// Like [`new`](Self::new), but asks the server at once. Use it before a burst of messages, behind which the answer
-    /// would
-    /// be late.
+    /// Like [`new`](Self::new), but asks the server at once. Use it before a burst of messages, behind which the
+    /// answer would be late.
     pub(crate) async fn find(context: Context, stream: &str) -> Self {
         let home = Self::new(context, stream);
         home.ask().await;

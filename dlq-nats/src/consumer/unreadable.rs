@@ -36,6 +36,8 @@ const MOST: usize = 32;
 /// Number of parts of what is out that are looked at beside each other when a process begins, and the smallest size of one.
 const PARTS: u64 = 8;
 const PART: u64 = 64;
+/// Pause between two first looks of which one failed.
+const RETRY: Duration = Duration::from_secs(1);
 /// Time for which a process asks for no messages while it looks, at least; a longer lease is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time for which it then asks for none while the letter of what was found is not written: its lease may have ended, so that
@@ -158,8 +160,14 @@ impl UnreadableSearch {
 
     /// Looks again when it is time.
     pub(crate) fn again(&mut self, context: &Context, durable: &Durable) {
-        if self.looked.elapsed() >= durable.lease / 4 {
-            let scope = Scope::Old(self.handed, self.read.clone());
+        // Before the first look has succeeded, nothing of what is out was looked at.
+        let (pause, scope) = if self.read.is_empty() {
+            let pause = if self.beginning.is_some() { RETRY } else { durable.lease / 4 };
+            (pause, Scope::All)
+        } else {
+            (durable.lease / 4, Scope::Old(self.handed, self.read.clone()))
+        };
+        if self.looked.elapsed() >= pause {
             self.look(context, durable, scope);
         }
     }
@@ -202,9 +210,13 @@ impl UnreadableSearch {
     /// Returns what was found since, other than what somebody has in flight or has settled. Notes how far the consumer is.
     pub(crate) fn found(&mut self, durable: &mut Durable) -> Vec<(Kept, Held)> {
         let Some(looked) = self.looking.try_join_next() else { return Vec::new() };
-        // A failed look ends the beginning, too: a user who may not read single messages is not kept from all the others.
+        let Ok(Some(seen)) = looked else {
+            // A failed look is made again, and ends the beginning only after a while: a user who may not read single
+            // messages is not kept from all the others.
+            self.beginning = self.beginning.filter(|began| began.elapsed() < PATIENCE);
+            return Vec::new();
+        };
         let begins = self.beginning.take().map(|_| Instant::now());
-        let Ok(Some(seen)) = looked else { return Vec::new() };
         if seen.handed < self.handed {
             // The consumer, or its stream, was made anew.
             self.held.clear();
@@ -333,4 +345,33 @@ async fn some(
         }
     }
     Ok((found, next - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consumer::durable::Of;
+
+    async fn told_of_a_failed_look(search: &mut UnreadableSearch) {
+        let lease = Duration::from_secs(1);
+        let of = Of::Own(Box::default());
+        let mut durable = Durable::new(of, "billing".to_owned(), lease);
+        search.looking.spawn(async { None });
+        while !search.looking.is_empty() {
+            assert!(search.found(&mut durable).is_empty());
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_look_that_failed_is_no_look_for_a_while() {
+        let lease = Duration::from_secs(1);
+        let mut search =
+            UnreadableSearch { beginning: Some(Instant::now()), ..UnreadableSearch::default() };
+        told_of_a_failed_look(&mut search).await;
+        assert!(!search.is_clear(lease), "what is out was not looked at");
+        tokio::time::advance(PATIENCE).await;
+        told_of_a_failed_look(&mut search).await;
+        assert!(search.is_clear(lease), "who may not look works all the same");
+    }
 }

@@ -35,6 +35,17 @@ pub(super) async fn durable(shared: Arc<RouterState>, client: Client, mut puller
     let room = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut tasks = JoinSet::new();
     loop {
+        // Room comes first, so that what was fetched waits in the puller, which keeps its lease.
+        let permit = tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => break,
+            permit = Arc::clone(&room).acquire_owned() => permit,
+            () = sleep(puller.keep_alive_interval()) => {
+                puller.keep_alive().await;
+                continue;
+            }
+        };
+        let Ok(permit) = permit else { break };
         let fetched = tokio::select! {
             biased;
             () = shared.stop.cancelled() => break,
@@ -57,11 +68,13 @@ pub(super) async fn durable(shared: Arc<RouterState>, client: Client, mut puller
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
         let (shared, server) = (Arc::clone(&shared), Arc::clone(&server));
         tasks.spawn(async move {
-            let Fetched { message, reply, .. } = fetched;
+            let Fetched { message, reply, unreadable, .. } = fetched;
+            // Handed out to a client again, it would break the connection again.
+            let held = unreadable.map(|unreadable| unreadable.held);
             let settle = NatsSettle::new(server, reply, Vec::new()).with_lease(lease);
+            let settle = settle.with_held(held);
             // Half of the lease is left to give the advisory back, before it comes again by itself.
             let after = match heard(&shared, &message.payload, true, lease / 2).await {
                 Ok(Routed::NotYet(after)) => Disposition::Deferred { after },

@@ -223,9 +223,8 @@ impl RedisTransport {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when it has no name, a key holds a value of another type, or the user may not run a command that is
-    /// needed;
-    /// `Unavailable` when the server does not respond.
+    /// `InvalidConfig` when it has no name, a key holds a value of another type, or the user may not run a command
+    /// that is needed; `Unavailable` when the server does not respond.
     pub async fn source(&self, client: &RedisClient) -> Result<RedisSource, TransportError> {
         let prepared = self.prepare(client).await;
         let place = prepared.map_err(|error| error.for_transport(OPENING))?;

@@ -6,9 +6,11 @@ use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
 use super::batch::Batch;
-use super::call::attempt;
+use super::call::{attempt, on_connection};
 use super::codec::Fields;
-use super::query::{DURABLE, Query};
+use super::doubt::ended_before;
+use super::query::Query;
+use super::step::Step;
 use crate::error::Result;
 use crate::values::{self, Put as _, Take as _};
 
@@ -35,13 +37,22 @@ impl PostgresStore {
         if events.is_empty() {
             return Ok(());
         }
-        attempt!(self, conn => async {
+        // Nothing tells a row that is written again from another one, so that the database is asked what became of the
+        // first try.
+        let mut doubt = None;
+        on_connection!(self, conn => async {
+            let mut step = Step::begin(conn, &self.inner, self.given_time()).await?;
+            if ended_before(step.conn(), &mut doubt).await?.is_some() {
+                return Ok(());
+            }
             let sql = format!(
                 "INSERT INTO {} (event_id, subject, consumer, status, attempt, duration_ns, at, at_ns, error) SELECT * FROM ",
                 self.names().processed
             );
             let insert = Query::new(sql).batch(processed(events)?)?;
-            insert.push(&format!(" WHERE {DURABLE}")).run(conn).await.map(|_| ())
+            let insert = insert.push(" RETURNING pg_current_xact_id()::text");
+            let number = insert.first(step.conn(), |row| Fields::of(row).text()).await;
+            step.close_once(number, &mut doubt).await
         })
     }
 

@@ -1,6 +1,7 @@
 //! Calls to the database: on a connection of the pool, and again if the call lost against another or its connection
 //! broke.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::PoisonError;
 
 use sqlx::pool::PoolConnection;
@@ -18,6 +19,15 @@ const TRIES: u32 = 20;
 /// Number of times that a call is made again because its connection broke. More than once, since a connection of
 /// another runtime that has ended may answer a ping and then no more.
 const BREAKS: u32 = 3;
+
+/// Returns a name that no other call has. It is written with what a call changes, so that the next try of the same call
+/// finds out that an earlier one was carried out and only its answer was lost.
+pub(super) fn new_call_id() -> [u8; 16] {
+    let half = || RandomState::new().build_hasher().finish().to_be_bytes();
+    let (mut id, halves) = ([0; 16], [half(), half()]);
+    id.copy_from_slice(halves.as_flattened());
+    id
+}
 
 /// A call that is made until it succeeds or fails for good.
 pub(super) struct Call<'s> {

@@ -9,7 +9,7 @@ use dlq_core::{SharedClock, StoreError, Timestamp};
 use sqlx::PgConnection;
 
 use super::PostgresStore;
-use super::call::attempt;
+use super::call::{attempt, new_call_id};
 use super::codec::Fields;
 use super::query::{DURABLE, Query};
 use crate::error::{During, Result};
@@ -77,10 +77,13 @@ impl Idempotency for PostgresIdempotency {
         lease: Duration,
     ) -> std::result::Result<IdempotencyClaim, StoreError> {
         let store = &self.store;
+        // The same for all tries: a claim whose answer was lost is recognised, and taken for nobody else's (G3).
+        let call = new_call_id();
         attempt!(store, conn => async {
             // Whoever looks may be too late to see who was faster.
             loop {
-                if let Some(claim) = try_claim(conn, store, (&consumer, &key), lease).await? {
+                let claim = try_claim(conn, store, (&consumer, &key), (lease, &call)).await?;
+                if let Some(claim) = claim {
                     return Ok(claim);
                 }
             }
@@ -183,19 +186,22 @@ impl Idempotency for PostgresIdempotency {
     }
 }
 
+/// Condition that an earlier try of this call has claimed the key.
+const OURS: &str = "(k.phase = 'held' AND k.call = excluded.call)";
+
 /// Claims the key, or says who has it; `None` when that changed between the two.
 async fn try_claim(
     conn: &mut PgConnection,
     store: &PostgresStore,
     (consumer, key): (&Arc<str>, &Bytes),
-    lease: Duration,
+    (lease, call): (Duration, &[u8]),
 ) -> Result<Option<IdempotencyClaim>> {
     let names = store.names();
     let now = store.given_time();
     // It is the sequence of the claims: a token grows also where the key was forgotten in between.
     let fence = format!("nextval('{}')", names.fences);
     let claim = Query::new(format!(
-        "INSERT INTO {} AS k (consumer, key, fence, attempts, crashes, phase, since, until) SELECT ",
+        "INSERT INTO {} AS k (consumer, key, fence, attempts, crashes, phase, since, until, call) SELECT ",
         names.idempotency
     ))
     .bind(&**consumer)
@@ -205,11 +211,15 @@ async fn try_claim(
     .now(now)
     .push(", ")
     .after(now, lease)
+    .push(", ")
+    .bind(call)
     .push(&format!(
-        " WHERE {DURABLE} ON CONFLICT (sha256(key), md5(consumer)) DO UPDATE SET fence = {fence}, \
+        " WHERE {DURABLE} ON CONFLICT (sha256(key), md5(consumer)) DO UPDATE SET \
+         fence = CASE WHEN {OURS} THEN k.fence ELSE {fence} END, \
          attempts = CASE k.phase WHEN 'done' THEN 0 ELSE k.attempts END, \
-         crashes = CASE k.phase WHEN 'held' THEN least(k.crashes + 1, 4294967295) WHEN 'done' THEN 0 ELSE k.crashes END, \
-         phase = 'held', since = excluded.since, until = excluded.until WHERE k.phase = 'free' OR k.until <= "
+         crashes = CASE WHEN {OURS} THEN k.crashes WHEN k.phase = 'held' THEN least(k.crashes + 1, 4294967295) \
+         WHEN k.phase = 'done' THEN 0 ELSE k.crashes END, phase = 'held', since = excluded.since, \
+         until = excluded.until, call = excluded.call WHERE {OURS} OR k.phase = 'free' OR k.until <= "
     ))
     .now(now)
     .push(" RETURNING fence, attempts, crashes");

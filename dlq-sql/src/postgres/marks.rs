@@ -1,7 +1,7 @@
 use dlq_core::{CrashMarks, LetterId, StoreError};
 
 use super::PostgresStore;
-use super::call::attempt;
+use super::call::{attempt, new_call_id};
 use super::codec::Fields;
 use super::query::{DURABLE, Query};
 use crate::error::During;
@@ -9,12 +9,15 @@ use crate::values::Take as _;
 
 impl CrashMarks for PostgresStore {
     async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        // The same for all tries: a mark whose answer was lost is not written once more (G3).
+        let call = new_call_id();
         attempt!(self, conn => async {
             // It is one statement, so that of two runs at once the second sees the first.
-            let sql = format!("INSERT INTO {} AS m (letter_id, begun) SELECT ", self.names().marks);
-            let begin = Query::new(sql).bind(letter).push(&format!(
-                ", 1 WHERE {DURABLE} ON CONFLICT (letter_id) DO UPDATE SET begun = least(m.begun + 1, 4294967295) \
-                 RETURNING begun - 1"
+            let sql = format!("INSERT INTO {} AS m (letter_id, begun, call) SELECT ", self.names().marks);
+            let begin = Query::new(sql).bind(letter).push(", 1, ").bind(&call[..]).push(&format!(
+                " WHERE {DURABLE} ON CONFLICT (letter_id) DO UPDATE SET \
+                 begun = CASE WHEN m.call = excluded.call THEN m.begun ELSE least(m.begun + 1, 4294967295) END, \
+                 call = excluded.call RETURNING begun - 1"
             ));
             Ok(begin.first(conn, |row| Fields::of(row).count()).await?.unwrap_or(0))
         })

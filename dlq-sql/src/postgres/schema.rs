@@ -45,14 +45,19 @@ pub(super) const STEPS: &[Step] = &[
         how: How::Indexes(tables::version_2),
     },
     Step {
-        what: "keep records of groups of errors",
+        what: "recognise claims of keys and crash marks whose answer was lost",
         is_online: true,
         how: How::Tables(tables::version_3),
     },
     Step {
+        what: "keep records of groups of errors",
+        is_online: true,
+        how: How::Tables(tables::version_4),
+    },
+    Step {
         what: "index what an operation has yet to send",
         is_online: true,
-        how: How::Indexes(tables::version_4),
+        how: How::Indexes(tables::version_5),
     },
 ];
 
@@ -196,6 +201,7 @@ pub(super) async fn make_again(pool: &PgPool, names: &Names) -> Result<()> {
     let (indexes, others): (Vec<_>, Vec<_>) =
         missing.into_iter().partition(|part| part.kind == "index");
     let mut sql: String = others.iter().map(|part| format!("{}\n", part.sql)).collect();
+    sql.push_str(&tables::version_3(names));
     // A new sequence begins at 1, and would give tokens out again that old claims still have (G6).
     if others.iter().any(|part| part.kind == "sequence") {
         sql.push_str(&tables::fences_go_on(names));

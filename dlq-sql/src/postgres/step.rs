@@ -200,6 +200,19 @@ impl<'c> Step<'c> {
         }
     }
 
+    /// The same for what is no verb. `done` is the number of the transaction.
+    pub(super) async fn close_once(
+        mut self,
+        done: Result<Option<String>>,
+        doubt: &mut Option<Doubt<Done<()>>>,
+    ) -> Result<()> {
+        let done = done.map(|number| {
+            self.number = number;
+            Decided::Done(Done { answer: (), note: None }, BTreeSet::new())
+        });
+        self.end(done, doubt).await.map(drop)
+    }
+
     /// The same for what is no verb, and may be done again.
     pub(super) async fn close<T>(self, done: Result<T>) -> Result<T> {
         match &done {

@@ -1,14 +1,16 @@
 //! Cancelling an operation that runs: its consumers go on with everything else meanwhile.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditRequest, ClaimRequest, Claims as _, Control, Finish, ItemOutcome, Maintenance as _,
-    OperationSpec, OperationState, Operations as _, Sink as _,
+    Actor, AuditRequest, ClaimRequest, Claims as _, Cluster, Control, Dispatch as _, Dispatched,
+    Finish, Finished, ItemOutcome, Letters as _, Maintenance as _, OperationSpec, OperationState,
+    Operations as _, Sink as _, TakeRequest, Target,
 };
-use dlq_core::{Filter, Resolution, RetryQueue as _, StoreErrorKind, Timestamp};
+use dlq_core::{Filter, Resolution, RetryQueue as _, Status, StoreErrorKind, Timestamp};
 use dlq_sql::postgres::PostgresStore;
 use dlq_testkit::fixtures::{CONSUMER, delayed_retry, letter};
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
@@ -95,6 +97,41 @@ async fn g4_claims_go_on_while_an_operation_is_cancelled() {
     let entry = store.audit(AuditRequest::latest(1)).await.unwrap().remove(0);
     assert_eq!((entry.action.as_str(), entry.affected), ("cancel", 50));
     counts_are_right(&schema).await;
+}
+
+/// A letter that is put back while its operation is being cancelled is taken out of it: the cancel passes over what is on its
+/// way, and whoever puts it back sees that nobody is going to send it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g6_a_letter_that_is_put_back_during_a_cancel_is_not_left_behind() {
+    if !available() {
+        return;
+    }
+    let schema = Schema::fresh();
+    let store = schema.store().await;
+    bury(&store, 1).await;
+    let cluster = Cluster::new("memory", "default");
+    let spec = all().target(Target::Origin, [cluster.clone()]);
+    let operation = store.start(spec, by()).await.unwrap();
+    let senders = BTreeMap::from([(cluster, "sender".to_owned())]);
+    let taken = store.take(TakeRequest::new(operation.id, 1, LEASE, senders)).await.unwrap();
+    // A cancel that has changed the state, and is about to commit.
+    let mut cancel = schema.connect().await;
+    sql(&mut cancel, "BEGIN; UPDATE dlq_operations SET state = 'cancelled'").await;
+    let (sender, token) = (store.clone(), taken.letters[0].token);
+    let mut record = JoinSet::new();
+    record.spawn(async move { sender.record(vec![(token, Dispatched::Later)]).await });
+    let mut watch = schema.connect().await;
+    tokio::select! {
+        () = until_blocked(&mut watch, &schema) => {}
+        done = record.join_next() => panic!("it did not wait for the cancel: {done:?}"),
+    }
+    sql(&mut cancel, "COMMIT").await;
+    let recorded = timeout(PATIENCE, record.join_next()).await.unwrap().unwrap().unwrap().unwrap();
+    assert_eq!(recorded, [Finished::Applied]);
+    let left = store.get(letter(0).id).await.unwrap().unwrap();
+    assert_eq!((left.state.status, left.state.operation), (Status::Pending, None));
+    let items = store.items(operation.id, 0, 10).await.unwrap().items;
+    assert_eq!(items[0].outcome, ItemOutcome::Skipped);
 }
 
 /// Letters that others have locked are passed over, and not taken for letters that are gone: looking for such among many

@@ -1,12 +1,15 @@
 //! Calls whose transaction ends while nobody knows how: they are carried out once, and say so.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, Release};
 use dlq_core::store::{
     Actor, AuditRequest, Edit, ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec,
-    Operations as _, Selection, Sink as _,
+    Operations as _, Processed, ProcessedEvent, Selection, Sink as _,
 };
-use dlq_core::{Filter, Status};
+use dlq_core::{CrashMarks as _, Filter, Status, Timestamp};
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
 use dlq_testkit::fixtures::letter;
 use sqlx::{AssertSqlSafe, Executor as _};
@@ -120,5 +123,84 @@ async fn connections_that_the_server_ended_for_idleness_cost_no_call() {
             sleep(Duration::from_millis(5)).await;
         }
         assert!(store.get(letter(n).id).await.unwrap().is_some());
+    }
+}
+
+/// G3: a run is marked once, so that a healthy message is not taken for one that kills its process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g3_a_run_is_marked_once_however_its_commit_ends() {
+    if !available() {
+        return;
+    }
+    for trouble in ALL {
+        let (proxy, schema) = (Proxy::before(url()).await, Schema::fresh());
+        schema.store().await;
+        let store = through(&proxy, &schema).pooler(true).open().await.unwrap();
+        for before in 0..3 {
+            proxy.trouble(trouble);
+            assert_eq!(store.begin(letter(0).id).await.unwrap(), before, "{trouble:?}");
+            assert!(!proxy.is_troubling(), "{trouble:?}");
+        }
+        // A run that ended takes the later marks with it.
+        store.end(letter(0).id, 1).await.unwrap();
+        assert_eq!(store.begin(letter(0).id).await.unwrap(), 1, "{trouble:?}");
+    }
+}
+
+/// G3: a claim whose answer was lost is known again. Else it would be taken for another's, and for a crash once its lease
+/// has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g3_a_key_is_claimed_once_however_its_commit_ends() {
+    if !available() {
+        return;
+    }
+    let lease = Duration::from_secs(3600);
+    for trouble in ALL {
+        let (proxy, schema) = (Proxy::before(url()).await, Schema::fresh());
+        schema.store().await;
+        let keys = through(&proxy, &schema).pooler(true).open().await.unwrap().idempotency();
+        let claim =
+            async || keys.claim(Arc::from("billing"), Bytes::from("k"), lease).await.unwrap();
+        for failed in 0..3 {
+            proxy.trouble(trouble);
+            let IdempotencyClaim::New { token, attempts, crashes } = claim().await else {
+                panic!("{trouble:?}: the key is nobody's");
+            };
+            assert!(!proxy.is_troubling(), "{trouble:?}");
+            assert_eq!((attempts, crashes), (failed, 0), "{trouble:?}");
+            assert!(matches!(claim().await, IdempotencyClaim::InFlight { .. }), "{trouble:?}");
+            assert!(keys.release(token, Release::Failed).await.unwrap(), "{trouble:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_processed_is_recorded_once_however_its_commit_ends() {
+    if !available() {
+        return;
+    }
+    let event = |n: u32| ProcessedEvent {
+        event_id: format!("e{n}"),
+        subject: "orders".to_owned(),
+        consumer: "billing".to_owned(),
+        status: Processed::Dlq,
+        attempt: n,
+        duration: Duration::from_millis(1),
+        at: Timestamp::EPOCH,
+        error: None,
+    };
+    for is_pooled in [true, false] {
+        for trouble in ALL {
+            let (proxy, schema) = (Proxy::before(url()).await, Schema::fresh());
+            schema.store().await;
+            let store = through(&proxy, &schema).pooler(is_pooled).open().await.unwrap();
+            proxy.trouble(trouble);
+            store.record_processed((0..3).map(event).collect()).await.unwrap();
+            store.record_processed(vec![event(3)]).await.unwrap();
+            assert!(!proxy.is_troubling(), "{trouble:?}");
+            let recorded = store.processed(10).await.unwrap();
+            let recorded: Vec<_> = recorded.iter().rev().map(|event| event.attempt).collect();
+            assert_eq!(recorded, [0, 1, 2, 3], "{trouble:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dlq_core::store::{
     Actor, ClaimRequest, Claims as _, Letters as _, OperationSpec, Operations as _, Sink as _,
 };
-use dlq_core::{Filter, StoreErrorKind};
+use dlq_core::{CrashMarks as _, Filter, StoreErrorKind};
 use dlq_sql::postgres::PostgresStore;
 use dlq_testkit::fixtures::{CONSUMER, letter};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
@@ -16,6 +16,7 @@ use crate::fixture::{PATIENCE, Schema, available};
 
 const TO_VERSION_1: &str = "DROP INDEX dlq_events_by_subject; DROP INDEX dlq_events_by_type; DROP INDEX dlq_events_sending; \
                             DROP TABLE dlq_documents; DROP INDEX dlq_events_items_to_send; \
+                            ALTER TABLE dlq_idempotency DROP COLUMN call; ALTER TABLE dlq_crash_marks DROP COLUMN call; \
                             UPDATE dlq_meta SET value = 1 WHERE name = 'version'";
 
 /// Tables of version 1 with letters, and a store that was opened when they were new.
@@ -41,7 +42,7 @@ async fn indexes(schema: &Schema) -> Vec<bool> {
 }
 
 async fn is_migrated(schema: &Schema) {
-    assert_eq!((version(schema).await, indexes(schema).await), (4, vec![true, true]));
+    assert_eq!((version(schema).await, indexes(schema).await), (5, vec![true, true]));
     assert!(schema.builder().migration().await.unwrap().is_up_to_date());
 }
 
@@ -114,7 +115,7 @@ async fn consumers_work_while_indexes_are_built() {
     assert_eq!(version(&schema).await, 1, "it is still under way");
     user.execute("COMMIT").await.unwrap();
     let done = timeout(PATIENCE, work.join_next()).await.unwrap().unwrap().unwrap().unwrap();
-    assert_eq!((done.found, done.known, done.is_online()), (Some(1), 4, true));
+    assert_eq!((done.found, done.known, done.is_online()), (Some(1), 5, true));
     is_migrated(&schema).await;
     assert_eq!(store.count(Filter::new()).await.unwrap(), 30);
     assert_eq!(store.verify().await.unwrap(), Vec::<String>::new());
@@ -212,13 +213,13 @@ async fn what_is_to_be_done_is_said_without_doing_it() {
     }
     let schema = Schema::fresh();
     let none = schema.builder().migration().await.unwrap();
-    assert_eq!((none.found, none.steps.len(), none.is_online()), (None, 4, true));
+    assert_eq!((none.found, none.steps.len(), none.is_online()), (None, 5, true));
     let exists = format!("SELECT to_regnamespace('{}') IS NOT NULL", schema.name);
     let exists = schema.connect().await.fetch_one(AssertSqlSafe(exists)).await.unwrap();
     assert!(!exists.get::<bool, _>(0), "looking creates no schema");
     let (schema, _store) = of_version_1(1).await;
     let one = schema.builder().migration().await.unwrap();
-    assert_eq!((one.found, one.known, one.steps.len()), (Some(1), 4, 3));
+    assert_eq!((one.found, one.known, one.steps.len()), (Some(1), 5, 4));
     assert_eq!(version(&schema).await, 1);
     let mut conn = schema.connect().await;
     conn.execute("UPDATE dlq_meta SET value = 99 WHERE name = 'version'").await.unwrap();
@@ -253,6 +254,23 @@ async fn an_index_may_take_longer_than_a_transaction_may_be_idle() {
     is_migrated(&schema).await;
 }
 
+/// A backup reads the tables of keys and marks for long: whoever claims would wait behind a migration that waits for it.
+#[tokio::test]
+async fn a_backup_keeps_a_migration_waiting_for_a_moment_and_nobody_else() {
+    if !available() {
+        return;
+    }
+    let (schema, _store) = of_version_1(1).await;
+    let mut backup = schema.connect().await;
+    backup.execute("BEGIN; LOCK TABLE dlq_crash_marks IN ACCESS SHARE MODE").await.unwrap();
+    let error = schema.builder().apply_migration().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("another holds a lock"), "{error}");
+    backup.execute("COMMIT").await.unwrap();
+    schema.builder().apply_migration().await.unwrap();
+    is_migrated(&schema).await;
+}
+
 /// Tables that somebody has removed are made again on request, and letters are counted again where their counts were lost.
 #[tokio::test]
 async fn what_was_removed_is_made_again_and_counted() {
@@ -270,19 +288,20 @@ async fn what_was_removed_is_made_again_and_counted() {
     let fence = claim().await.fence;
     let before = store.stats(Filter::new()).await.unwrap();
     let removed = "DROP TABLE dlq_counts; DROP INDEX dlq_events_by_age; DROP INDEX dlq_events_by_key; \
-                   DROP VIEW dlq_events_readable; DROP SEQUENCE dlq_fences; \
+                   DROP VIEW dlq_events_readable; DROP SEQUENCE dlq_fences; DROP TABLE dlq_crash_marks; \
                    DROP TRIGGER dlq_events_count_update ON dlq_events";
     sqlx::raw_sql(removed).execute(&mut schema.connect().await).await.unwrap();
     store.stats(Filter::new()).await.unwrap_err();
     let migration = schema.builder().migration().await.unwrap();
     assert!(!migration.is_up_to_date() && migration.steps.is_empty());
-    assert_eq!(migration.missing.len(), 6, "{:?}", migration.missing);
+    assert_eq!(migration.missing.len(), 7, "{:?}", migration.missing);
     assert!(migration.missing.contains(&"table dlq_counts".to_owned()), "{:?}", migration.missing);
     assert_eq!(schema.builder().apply_migration().await.unwrap(), migration);
     assert!(schema.builder().migration().await.unwrap().is_up_to_date());
     assert_eq!(store.stats(Filter::new()).await.unwrap(), before);
     store.put(vec![letter(77)]).await.unwrap();
     assert_eq!(store.count(Filter::new()).await.unwrap(), before.total + 1);
+    assert_eq!(store.begin(letter(77).id).await.unwrap(), 0, "with all its columns");
     store.start(OperationSpec::replay(Filter::new()).limit(1), Actor::new("ana")).await.unwrap();
     assert!(claim().await.fence > fence, "no token is given out again");
     crate::racing::counts_are_right(&schema).await;

@@ -3,13 +3,12 @@
 use dlq_core::idempotency::Release;
 use dlq_core::{Disposition, Reason};
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::hand::Hand;
 use super::health::report;
 use super::lease::Leased;
-use super::message::{ConsumerState, CutOff, Ran, UNMARKING};
-use super::report::Outcome;
+use super::message::{ConsumerState, CutOff, Ran};
 
 /// Time for which a dead message is given back when the counts of its key could not start over.
 const UNCOUNTED: Duration = Duration::from_secs(1);
@@ -50,7 +49,7 @@ impl ConsumerState {
         ran: &mut Ran,
         release: Release,
     ) -> Result<(), CutOff> {
-        let Ran { delivery, disposition, marked, .. } = ran;
+        let Ran { delivery, disposition, .. } = ran;
         let delivery = &*delivery;
         let crashed = matches!(&*disposition, Disposition::Dead(letter) if letter.reason == Reason::MaxCrashes);
         let over = async {
@@ -95,17 +94,7 @@ impl ConsumerState {
                 }
                 Ok(())
             }
-            () = self.abort.cancelled() => {
-                // The stop has cut the message off, and it has not crashed: the next process is told so (G3).
-                self.suspects.gave_back(delivery);
-                let unmark = async {
-                    if let Some(unmark) = self.refuted(*marked, delivery, Outcome::Unsettled, false) {
-                        let _ = timeout(UNMARKING, self.unmark(unmark)).await;
-                    }
-                };
-                tokio::join!(self.explain(delivery), unmark);
-                Err(CutOff)
-            }
+            () = self.abort.cancelled() => Err(CutOff),
         }
     }
 }

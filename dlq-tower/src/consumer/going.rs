@@ -9,7 +9,7 @@ use dlq_core::{Disposition, Settle as _};
 
 use super::at_once::Settles;
 use super::lease::Leased;
-use super::message::{ConsumerState, InFlight, Running, handle};
+use super::message::{ConsumerState, CutOff, InFlight, Running, handle};
 use super::report::Fate;
 
 /// Runs the stack to its end, and settles the message.
@@ -45,7 +45,7 @@ pub(super) fn go_on(
         };
         let Some(ended) = ended else {
             // Apart, since it is rare, and large in memory.
-            let outcome = Box::pin(shared.cut_off(settle, &delivery)).await;
+            let outcome = Box::pin(shared.cut_off(settle, &delivery, None)).await;
             return Fate { outcome, route_errors: 0 };
         };
         let mut ran = shared.ran(ended, delivery, &hand);
@@ -55,11 +55,18 @@ pub(super) fn go_on(
             // Apart, since it is rare, and large in memory.
             let changed = Box::pin(async {
                 let mut leased = Leased::new(settle, since);
-                let changed = shared.change_counts(&mut leased, &mut ran, release).await;
-                changed.map(|()| (ran, leased.into_inner()))
+                match shared.change_counts(&mut leased, &mut ran, release).await {
+                    Ok(()) => Ok((ran, leased.into_inner())),
+                    // It has no mark to remove.
+                    Err(CutOff) => {
+                        Err(shared.cut_off(leased.into_inner(), &ran.delivery, None).await)
+                    }
+                }
             });
-            let Ok(changed) = changed.await else { return Fate::UNSETTLED };
-            (ran, settle) = changed;
+            (ran, settle) = match changed.await {
+                Ok(changed) => changed,
+                Err(outcome) => return Fate { outcome, route_errors: 0 },
+            };
         }
         let (delivery, turn, route_errors) =
             (ran.delivery, ran.turn, u32::from(ran.routing_failed));

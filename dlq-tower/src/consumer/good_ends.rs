@@ -15,7 +15,7 @@ use std::time::Duration;
 use dlq_core::{CrashMarks as _, DeliveredFrom, Delivery, Disposition, Settle as _, SettleOnce};
 use tokio::time::timeout;
 
-use super::message::{ConsumerState, UNMARKING};
+use super::message::{ConsumerState, UNMARKING, Unmark};
 use super::report::Outcome;
 use super::suspects::{Suspicion, death_of};
 
@@ -66,8 +66,24 @@ impl ConsumerState {
     }
 
     /// Returns how a message has ended whose run was cut off by a stop: that is no crash. A letter is given back, since its claim
-    /// would count one when its lease ends.
-    pub(super) async fn cut_off(&self, settle: SettleOnce, delivery: &Delivery) -> Outcome {
+    /// would count one when its lease ends. Its mark is removed beside that, since time is short.
+    pub(super) async fn cut_off(
+        &self,
+        settle: SettleOnce,
+        delivery: &Delivery,
+        unmark: Option<Unmark>,
+    ) -> Outcome {
+        let unmark = async {
+            if let Some(unmark) = unmark {
+                // The time is bounded, since the deadline has passed. A mark that stays counts as a crash in the next
+                // process.
+                let _ = timeout(UNMARKING, self.unmark(unmark)).await;
+            }
+        };
+        tokio::join!(self.left_behind(settle, delivery), unmark).0
+    }
+
+    async fn left_behind(&self, settle: SettleOnce, delivery: &Delivery) -> Outcome {
         if delivery.delivered_from() == DeliveredFrom::Store {
             let now = Disposition::Deferred { after: Duration::ZERO };
             return match timeout(UNMARKING, settle.settle(now)).await {

@@ -235,7 +235,7 @@ impl Hand {
         history.push(Attempt { number, generation: delivery.generation(), failure });
         let given_up = GivenUp::unattempted(delivery, consumer, Reason::Permanent);
         let cause = Some(Cause::Panic);
-        let given_up = GivenUp { cause, history, attempts: number, ..given_up };
+        let given_up = GivenUp { cause, history, ..given_up };
         Some(Verdict::Dead(Box::new(given_up)))
     }
 

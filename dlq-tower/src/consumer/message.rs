@@ -215,17 +215,8 @@ pub(super) async fn handle(
             // The broker is told nothing: the message belongs to whoever has it now.
             Err(Left::Elsewhere) => return Fate { outcome: Outcome::Unsettled, route_errors },
             Err(Left::CutOff(unmark)) => {
-                // Apart, since it is rare, and large in memory. Together, since time is short.
-                let ended = Box::pin(async {
-                    let unmark = async {
-                        if let Some(unmark) = unmark {
-                            // The time is bounded, since the deadline has passed. A mark that stays counts as a
-                            // crash in the next process.
-                            let _ = timeout(UNMARKING, shared.unmark(unmark)).await;
-                        }
-                    };
-                    tokio::join!(shared.cut_off(settle.into_inner(), &delivery), unmark).0
-                });
+                // Apart, since it is rare, and large in memory.
+                let ended = Box::pin(shared.cut_off(settle.into_inner(), &delivery, unmark));
                 return Fate { outcome: ended.await, route_errors };
             }
         };
@@ -236,7 +227,11 @@ pub(super) async fn handle(
             ran.turn = None;
             // Apart, since it is rare, and large in memory.
             if Box::pin(shared.change_counts(&mut settle, &mut ran, release)).await.is_err() {
-                return Fate { outcome: Outcome::Unsettled, route_errors };
+                // The stop has cut the message off, and it has not crashed: the next process is told so (G3).
+                let delivery = &ran.delivery;
+                let unmark = shared.refuted(ran.marked, delivery, Outcome::Unsettled, false);
+                let ended = Box::pin(shared.cut_off(settle.into_inner(), delivery, unmark));
+                return Fate { outcome: ended.await, route_errors };
             }
         }
         if let (Some(_), Disposition::Deferred { after }) = (&key, &ran.disposition) {

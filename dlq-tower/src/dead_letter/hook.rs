@@ -4,6 +4,10 @@ use dlq_core::DeadLetter;
 
 /// Is told of each death once its letter is durable, before the broker is told.
 ///
+/// The record of a letter that came from a store is its row there, and the row is written when the message is settled, just
+/// after the hook was called. A process that dies in between has told of a death that the store does not have: the letter
+/// is claimed again, and may succeed then.
+///
 /// It is called at least once per death: again when the message comes back because the broker was not reached.
 /// [`DeadLetter::death`] tells repetitions apart. It must not block; a panic in it is logged and changes nothing.
 ///

@@ -1,10 +1,8 @@
 //! Group commit: outcomes of claims that end at about the same time are recorded in one call of the store.
 //!
 //! There is no background task. Each caller puts its outcome into a queue and then waits for either its answer or the
-//! leader
-//! lock. The caller that gets the lock takes up to [`BATCH`] outcomes from the queue, usually its own among them, and
-//! writes
-//! them; outcomes that arrive meanwhile form the next batch.
+//! leader lock. The caller that gets the lock takes up to [`BATCH`] outcomes from the queue, usually its own among
+//! them, and writes them; outcomes that arrive meanwhile form the next batch.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,8 +129,7 @@ impl<C: Claims> Finisher<C> {
                 }
             }
             // A permanent error may be due to one outcome, e.g. a letter that is too large. Write them one by one, so
-            // that it does
-            // not fail the others.
+            // that it does not fail the others.
             Err(error) if !error.is_transient() && batch.len() > 1 => {
                 tracing::warn!(%error, outcomes = batch.len(), "store rejected batch of outcomes; retrying one by one");
                 for waiting in batch {

@@ -39,7 +39,11 @@ async fn g5_a_key_function_that_panics_fails_its_message_and_does_not_end_the_co
     let letters = store.letters().await;
     let letter = &letters[0];
     assert_eq!((letter.reason, letter.cause), (Reason::Permanent, Some(Cause::Panic)));
-    assert_eq!((&*letter.consumer, letter.attempts), ("orders.handle", 1));
+    assert_eq!(
+        (&*letter.consumer, letter.attempts),
+        ("orders.handle", 0),
+        "its handler did not run"
+    );
     let failure = &letter.history.last().unwrap();
     assert!(failure.message().contains("a field that is not there"), "{failure:?}");
     assert_eq!(failure.at, letter.died_at);

@@ -345,6 +345,45 @@ async fn g3_counts_whose_end_was_not_recorded_are_not_left_to_the_next() {
     }
 }
 
+/// The stop cuts a dead letter of a store off while the counts of its key start over. Its claim is given back: one that only
+/// ended would count as a crash.
+#[tokio::test(start_paused = true)]
+async fn g3_a_letter_that_a_stop_cuts_off_after_its_death_has_not_crashed() {
+    let (broker, store, log) = (Broker::with(1), Store::new(), Log::default());
+    let keys = Durable::new(10 * SECOND);
+    let build = || {
+        let noted = log.clone();
+        let work = handler("orders.handle", move |delivery: Delivery| {
+            noted.note(delivery.crashes());
+            std::future::ready(Err::<(), _>(HandlerError::msg("down")))
+        });
+        let work = work
+            .derived()
+            .policy(policy(1, SECOND))
+            .clock(store.clock.clone())
+            .idempotency(keys.clone())
+            .idempotency_key(|_: &Delivery| "one");
+        let consumer = Consumer::builder(broker.source())
+            .handler(work.build().unwrap())
+            .dead_letters(store.clone())
+            .clock(store.clock.clone())
+            .shutdown_deadline(SECOND);
+        consumer.build().unwrap()
+    };
+    let running = Running::start(build());
+    broker.until_empty().await;
+    store.replay().await;
+    log.until(|lines| lines.len() == 2).await;
+    // The store has heard of the failure, and not yet of the death.
+    sleep(15 * SECOND).await;
+    let report = running.stop().await;
+    assert_eq!((report.deferred, report.unsettled), (1, 0), "{report}");
+    let running = Running::start(build());
+    log.until(|lines| lines.len() == 3).await;
+    running.finish().await;
+    assert_eq!(log.lines(), ["0"; 3].map(str::to_owned));
+}
+
 /// Two handlers have the same key for different things.
 #[tokio::test(start_paused = true)]
 async fn a_death_changes_nothing_for_the_key_of_another_handler() {

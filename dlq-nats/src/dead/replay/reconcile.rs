@@ -10,6 +10,7 @@ use futures_util::TryStreamExt;
 use super::super::ledger::{CHUNK, Claim, Entry, Mark, SKEW};
 use super::super::scan::Scan;
 use super::super::send::SentBack;
+use crate::client::buckets::timestamp;
 use crate::client::leader::{self, Which};
 use crate::client::permissions::read_from;
 use crate::client::streams::find;
@@ -53,7 +54,11 @@ pub(in super::super) async fn reconcile(
             found.doubtful = true;
             continue;
         };
-        if info.state.last_sequence <= *from {
+        let is_anew = is_anew(&info, *from, entry.written);
+        // Where the stream before stood says nothing about this one, and what that one had kept is gone.
+        let from = if is_anew { 0 } else { *from };
+        found.doubtful |= is_anew;
+        if info.state.last_sequence <= from {
             continue;
         }
         let limits = info.config.retention == RetentionPolicy::Limits;
@@ -74,12 +79,18 @@ pub(in super::super) async fn reconcile(
             at <= until
         };
         if limits {
-            scan(context, &info, *from, &mut take).await?;
+            scan(context, &info, from, &mut take).await?;
         } else {
-            get(context, &info, *from, &mut take).await?;
+            get(context, &info, from, &mut take).await?;
         }
     }
     Ok(found)
+}
+
+/// Returns true if a stream was deleted and created since a claim was written that found it at this position. A stream
+/// that was created in between, and has come further since, cannot be told by a clock that is behind.
+fn is_anew(info: &Info, from: u64, claimed: Timestamp) -> bool {
+    timestamp(info.created) > claimed || info.state.last_sequence < from
 }
 
 /// The mark that a message is worth which was sent back, if the record of this chunk is where it belongs. The

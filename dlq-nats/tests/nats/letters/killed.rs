@@ -21,6 +21,11 @@ const LEASE: Duration = Duration::from_secs(1);
 
 /// A claim that was left by somebody, by whom this letter, the second, was sent as far as the stream shows.
 pub(super) async fn left_claim(server: &Server, stream: &str, arrived: &DeadLetter) {
+    left_claim_at(server, (stream, 0), arrived).await;
+}
+
+/// Sends a letter as a replay of somebody else.
+async fn sent_by_bob(server: &Server, arrived: &DeadLetter) {
     let mut headers = async_nats::HeaderMap::new();
     headers.insert("Nats-Msg-Id", format!("replay.{}", arrived.death()).as_str());
     headers.insert("replay.id", OperationId::of("bob", Timestamp::EPOCH, 1).to_string().as_str());
@@ -29,9 +34,14 @@ pub(super) async fn left_claim(server: &Server, stream: &str, arrived: &DeadLett
     let payload = arrived.message.payload().unwrap().clone();
     let sent = server.context.publish_with_headers(subject, headers, payload).await.unwrap();
     sent.await.unwrap();
+}
+
+/// The same of somebody who found the stream at this position.
+async fn left_claim_at(server: &Server, (stream, at): (&str, u64), arrived: &DeadLetter) {
+    sent_by_bob(server, arrived).await;
     let config = kv::Config { bucket: "DLQ_REPLAYS".to_owned(), ..kv::Config::default() };
     let bucket = server.context.create_key_value(config).await.unwrap();
-    let claim = serde_json::json!({ "owner": "bob", "lease_ms": 300, "streams": { stream: 0 } });
+    let claim = serde_json::json!({ "owner": "bob", "lease_ms": 300, "streams": { stream: at } });
     let record = serde_json::json!({ "claim": claim, "sent": [] });
     bucket.put("0", record.to_string().into()).await.unwrap();
 }
@@ -68,6 +78,27 @@ async fn g6_what_cannot_be_found_out_is_said() {
     assert_eq!((report.sent, report.doubtful, report.skipped[&Skipped::Sent]), (2, 2, 1));
     assert!(report.to_string().contains("2 of them perhaps twice"), "{report}");
     assert_eq!(server.count("WORK").await, 3);
+}
+
+/// What the stream before had is gone; what the dead replay sent to the new one is found, wherever it stands there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g6_a_stream_that_was_made_anew_since_cannot_say_what_had_arrived() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    forget_fast(&server).await;
+    let dead = dead(0..3);
+    // The position of the stream that is removed says nothing about the new one.
+    left_claim_at(&server, (STREAM, 7), &dead[0]).await;
+    let config = server.context.get_stream(STREAM).await.unwrap().cached_info().config.clone();
+    server.context.delete_stream(STREAM).await.unwrap();
+    server.context.create_stream(config).await.unwrap();
+    sent_by_bob(&server, &dead[1]).await;
+    let letters = bury(&server, DlqStream::new(), dead).await;
+    let report = to_origin(&letters, 1).run(pending(), |_| {}).await.unwrap();
+    assert_eq!((report.sent, report.doubtful, report.skipped[&Skipped::Sent]), (2, 2, 1));
+    assert_once(&server, 0..3).await;
 }
 
 /// Counts quarantined, pending and sent letters of a store that follows, with the reason of the first.

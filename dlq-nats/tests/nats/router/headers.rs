@@ -1,13 +1,16 @@
 //! Headers as foreign producers write them.
 
+use std::sync::atomic::Ordering;
+
 use async_nats::HeaderMap;
 use async_nats::jetstream::AckKind;
 use async_nats::jetstream::consumer::pull;
-use dlq_core::{DeadLetter, Filter};
-use dlq_nats::{DlqStream, NatsLetters};
+use dlq_core::{Clock as _, DeadLetter, Filter, SystemClock};
+use dlq_nats::{DlqStream, EventRouter, NatsLetters};
+use tokio::time::{sleep, timeout};
 
 use super::{Letter, Routing, SECOND, answer, answer_nothing, consumer, theirs};
-use crate::fixture::{STREAM, Server, available, read};
+use crate::fixture::{PATIENCE, STREAM, Server, available, read};
 use crate::raw::Raw;
 
 async fn letters(server: &Server) -> Vec<DeadLetter> {
@@ -72,4 +75,45 @@ async fn g8_headers_that_no_client_would_write_keep_no_message_from_its_letter()
         let headers = letters.iter().find(is).expect("it has a letter").message.headers();
         assert_eq!((headers.get(name), headers.get_str("trace")), (Some(value), Some("t")));
     }
+}
+
+/// Whoever may publish to its subject can write an advisory that the client cannot read, in its headers. Put off, it is not
+/// handed out to a client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g4_an_advisory_that_breaks_the_connection_is_put_off_without_another_break() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    // A look for such messages is far off when the advisory is due again.
+    let router = || Routing::with(EventRouter::builder(server.client.clone()).lease(SECOND * 40));
+    router().await.kill().await;
+    let said = SystemClock.now().before(SECOND * 7).to_string();
+    let advisory = serde_json::json!({
+        "type": "io.nats.jetstream.advisory.v1.max_deliver", "timestamp": said, "stream": STREAM, "consumer": "theirs",
+        "stream_seq": 99, "deliveries": 1
+    });
+    let subject = format!("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{STREAM}.theirs");
+    let mut raw = Raw::connect(&server);
+    raw.publish(&subject, b"text: caf\xe9\r\n", &advisory.to_string());
+    // The router that was killed may have asked for it.
+    raw.take("DLQ_ADVISORY", "dlq-router");
+    let router = router().await;
+    // It waits for a letter of another router, since its message is gone.
+    Letter::until(&server, 1).await;
+    let durable = async || {
+        let advisories = server.context.get_stream("DLQ_ADVISORY").await.unwrap();
+        advisories.consumer_info("dlq-router").await.unwrap()
+    };
+    let settled = async {
+        while durable().await.num_ack_pending > 0 {
+            sleep(SECOND / 20).await;
+        }
+    };
+    timeout(PATIENCE, settled).await.expect("it is settled");
+    let report = router.stop().await;
+    assert_eq!((report.routed, report.without_payload, report.given_up), (1, 1, 0), "{report}");
+    assert_eq!(durable().await.num_redelivered, 0, "a client would have got it");
+    let connects = server.client.statistics().connects.load(Ordering::Relaxed);
+    assert_eq!(connects, 1, "the connection broke");
 }
