@@ -137,13 +137,20 @@ fn secrets(url: &str) -> Vec<String> {
     all.filter(|text| !text.is_empty()).map(str::to_owned).collect()
 }
 
+/// Returns the byte that two hexadecimal digits say.
+pub(crate) fn hex_byte(digits: &[u8]) -> Option<u8> {
+    // Integers are read with a sign, too.
+    let are_digits = digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit);
+    let digits = std::str::from_utf8(digits).ok().filter(|_| are_digits)?;
+    u8::from_str_radix(digits, 16).ok()
+}
+
 /// Without percent-encoding; what is not encoded well stays as it is.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+        match after.get(..2).and_then(hex_byte) {
             Some(byte) if first == b'%' => {
                 bytes.push(byte);
                 rest = &after[2..];

@@ -144,6 +144,15 @@ pub(crate) fn target(to: &str) -> Target {
     }
 }
 
+/// Returns the filter of the letters that a replay with this filter sends; `None` if it sends none.
+fn waiting(mut filter: Filter) -> Option<Filter> {
+    if !filter.statuses.is_empty() && !filter.statuses.contains(&Status::Pending) {
+        return None;
+    }
+    filter.statuses = vec![Status::Pending];
+    Some(filter)
+}
+
 /// Looks at where the first letters go, before anything is sent: refuses where a right is missing, and says who else hears
 /// them, and what cannot be sent.
 pub(crate) async fn survey(
@@ -151,8 +160,7 @@ pub(crate) async fn survey(
     outboxes: &Outboxes,
     spec: &OperationSpec,
 ) -> Result<(), CliError> {
-    let mut filter: Filter = spec.filter.clone();
-    filter.statuses = vec![Status::Pending];
+    let Some(filter) = waiting(spec.filter.clone()) else { return Ok(()) };
     let limit = spec.limit.map_or(LOOKED_AT, |limit| usize::try_from(limit).unwrap_or(LOOKED_AT));
     let limit = limit.min(LOOKED_AT);
     let page = PageRequest::new()
@@ -202,6 +210,19 @@ pub(crate) async fn survey(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_survey_looks_at_what_is_sent_and_at_nothing_else() {
+        let with = |statuses: &[Status]| {
+            let mut filter = Filter::new();
+            filter.statuses = statuses.to_vec();
+            waiting(filter).map(|filter| filter.statuses)
+        };
+        let pending = Some(vec![Status::Pending]);
+        assert_eq!(with(&[]), pending);
+        assert_eq!(with(&[Status::Quarantined, Status::Pending]), pending);
+        assert_eq!(with(&[Status::Quarantined]), None, "a replay sends none of these");
+    }
 
     #[test]
     fn an_alias_stands_in_front_of_a_url() {

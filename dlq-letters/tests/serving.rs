@@ -1,5 +1,7 @@
 //! A dispatcher that serves all operations of a store.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::time::Duration;
 
 use dlq_core::Filter;

@@ -16,9 +16,21 @@ fn decode(text: &str) -> Option<String> {
             rest = after;
             continue;
         }
-        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.push(crate::secret::hex_byte(after.get(..2)?)?);
         rest = &after[2..];
     }
     String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_digits_follow_each_percent_sign() {
+        assert_eq!(percent_decode("a%40b%2Fc").unwrap(), "a@b/c");
+        for text in ["%+4", "%-1", "%4", "%", "%g0", "% 4"] {
+            percent_decode(text).unwrap_err();
+        }
+    }
 }

@@ -47,9 +47,9 @@ use dlq_core::{DeadLetters, SystemClock};
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-use crate::cli::BrokerArgs;
 use crate::cli::ServeArgs;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use crate::cli::{BrokerArgs, ViaArgs};
 use crate::error::CliError;
 use crate::open;
 use crate::secret::without_password;
@@ -101,7 +101,7 @@ pub(crate) async fn run(
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             args.at_broker.refuse(&shown)?;
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-            let replaying = replaying(url, at, &args).await?;
+            let replaying = Replaying::begin(url, at, &args).await?;
             let limits = Limits { health, overdue: args.overdue };
             let looker =
                 Looker::new(Stored::new(Url(url.to_owned()), limits), SystemClock::shared());
@@ -117,34 +117,87 @@ pub(crate) async fn run(
     }
 }
 
-/// The sender of letters of operations; `None` where that is not asked for.
+/// Sender of letters of operations.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-async fn replaying(
-    url: &str,
-    at: &BrokerArgs,
-    args: &ServeArgs,
-) -> Result<Option<Dispatcher>, CliError> {
-    if !args.replay {
-        return Ok(None);
+struct Replaying {
+    url: String,
+    at: BrokerArgs,
+    via: ViaArgs,
+    /// `None` while the store or a broker has not answered.
+    dispatcher: Option<Dispatcher>,
+}
+
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+impl Replaying {
+    /// Returns the sender; `None` where that is not asked for. What can be mended by waiting is tried again later, as a store
+    /// that does not answer keeps nobody from serving.
+    async fn begin(url: &str, at: &BrokerArgs, args: &ServeArgs) -> Result<Option<Self>, CliError> {
+        if !args.replay {
+            return Ok(None);
+        }
+        let (at, via) = (at.clone(), args.via.clone());
+        let mut replaying = Self { url: url.to_owned(), at, via, dispatcher: None };
+        match replaying.open().await {
+            Ok(dispatcher) => replaying.dispatcher = Some(dispatcher),
+            Err(CliError::Failed(why)) => {
+                say!("no letter is sent yet, and sending begins once the store answers: {why}");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Some(replaying))
     }
-    let brokers = crate::via::required(&args.via).await?;
-    let outboxes = crate::via::outboxes(&brokers, &args.via, at).await?;
-    let store = open::store(url, false).await?;
-    Ok(Some(Dispatcher::new(store.store().clone(), outboxes).lease(args.via.send_lease)))
+
+    async fn open(&self) -> Result<Dispatcher, CliError> {
+        let brokers = crate::via::required(&self.via).await?;
+        let outboxes = crate::via::outboxes(&brokers, &self.via, &self.at).await?;
+        let store = open::store(&self.url, false).await?;
+        Ok(Dispatcher::new(store.store().clone(), outboxes).lease(self.via.send_lease))
+    }
+
+    /// Sends until `stop` resolves.
+    async fn run(mut self, stop: impl Future<Output = ()>) {
+        const PAUSE: Duration = Duration::from_secs(2);
+        let mut stop = std::pin::pin!(stop);
+        let mut told = None;
+        let dispatcher = loop {
+            if let Some(dispatcher) = self.dispatcher.take() {
+                break dispatcher;
+            }
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                () = tokio::time::sleep(PAUSE) => {}
+            }
+            let opened = tokio::select! {
+                biased;
+                () = &mut stop => return,
+                opened = self.open() => opened,
+            };
+            match opened {
+                Ok(dispatcher) => self.dispatcher = Some(dispatcher),
+                // The same trouble is told once.
+                Err(CliError::Failed(why) | CliError::Refused(why)) => {
+                    if told.as_ref() != Some(&why) {
+                        say!("no letter is sent yet: {why}");
+                        told = Some(why);
+                    }
+                }
+                Err(CliError::Closed) => return,
+            }
+        };
+        dispatcher.serve(stop, |_| {}).await;
+    }
 }
 
 /// Serves, and sends letters until that has ended. What is being sent then is recorded first.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Dispatcher>) -> T {
-    let Some(dispatcher) = replaying else { return serving.await };
+async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Replaying>) -> T {
+    let Some(replaying) = replaying else { return serving.await };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let sending = dispatcher.serve(
+    let sending = replaying.run(async {
         // The receiver resolves when the sender is dropped, too: that is the signal.
-        async {
-            let _ = stopped.await;
-        },
-        |_| {},
-    );
+        let _ = stopped.await;
+    });
     let serving = async {
         let served = serving.await;
         drop(stop);

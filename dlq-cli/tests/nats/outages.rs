@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use dlq_core::store::{ItemOutcome, OperationState, Sink as _};
-use dlq_core::{DeadLetter, DeadLetters, Message, OperationId, Origin, Position};
+use dlq_core::store::{
+    Actor, Cluster, ItemOutcome, OperationSpec, OperationState, Sink as _, Target,
+};
+use dlq_core::{DeadLetter, DeadLetters, Filter, Message, OperationId, Origin, Position};
 use dlq_nats::async_nats::jetstream::{self, stream};
 use dlq_nats::async_nats::{self, connect};
 use dlq_services::{Running, Service, ensure_installed, or_skip};
@@ -144,5 +146,22 @@ async fn g6_a_sender_that_stood_still_past_its_lease_repeats_nothing() {
         let ran = sender.end();
         assert_eq!(ran.code, 0, "{}", ran.err);
     }
+    bench.each_once().await;
+}
+
+/// A server that sends letters and was started while the database was away sends them once it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_starts_without_its_store_sends_once_it_is_there() {
+    let Some(mut bench) = Bench::new("away_at_start").await else { return };
+    let spec = OperationSpec::replay(Filter::new())
+        .target(Target::Origin, [Cluster::new("nats", "default")]);
+    bench.letters().await.replay(spec, Actor::new("ana")).await.unwrap();
+    block_in_place(|| bench.postgres.kill()).unwrap();
+    let mut server = bench.start(&["serve", "--replay", "--metrics", "127.0.0.1:0"], "5s");
+    server.says("sending begins once the store answers");
+    block_in_place(|| bench.postgres.restart()).unwrap();
+    bench.until(|operation| operation.state == OperationState::Completed).await;
+    server.signal("-TERM");
+    server.end().ok();
     bench.each_once().await;
 }
