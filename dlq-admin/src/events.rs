@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use dlq_core::store::{Operation, Stats};
 use dlq_core::{DeadLetters, Filter, OperationId};
@@ -105,7 +105,11 @@ impl Events {
             let (text, goes_on) = listener.next(first).await;
             Some((Ok::<_, std::convert::Infallible>(text), goes_on.then_some((listener, None))))
         });
-        Ok(respond(StatusCode::OK, "text/event-stream", Body::from_stream(body)))
+        let mut response = respond(StatusCode::OK, "text/event-stream", Body::from_stream(body));
+        // A proxy that gathers answers would hold news back.
+        let unbuffered = HeaderName::from_static("x-accel-buffering");
+        response.headers_mut().insert(unbuffered, HeaderValue::from_static("no"));
+        Ok(response)
     }
 
     fn polled(&self, topic: &Topic) -> Arc<Polled> {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -12,6 +13,8 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
+
+use tokio::time::timeout;
 
 use crate::access::Role;
 use crate::call::Call;
@@ -28,6 +31,9 @@ pub(crate) type Running = Pin<Box<dyn Future<Output = Result<Response, Refusal>>
 const BODY: usize = 1024 * 1024;
 /// Length of the body of an edit: the store says itself what it does not take.
 const EDIT_BODY: usize = 256 * 1024 * 1024;
+
+/// Time limit for a body to arrive.
+const ARRIVAL: Duration = Duration::from_secs(120);
 
 /// Right to use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -400,7 +406,11 @@ async fn carry_out(
 }
 
 async fn body_params(parts: &Parts, body: Body, most: usize) -> Result<Params, Refusal> {
-    let body = to_bytes(body, most).await.map_err(|_| {
+    let body = timeout(ARRIVAL, to_bytes(body, most)).await.map_err(|_| {
+        let text = format!("the body did not arrive within {} s", ARRIVAL.as_secs());
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, text)
+    })?;
+    let body = body.map_err(|_| {
         Refusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body of the request is longer than {most} bytes, or did not arrive whole"),

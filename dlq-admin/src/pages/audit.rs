@@ -26,7 +26,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let body = html! {
         h1 { "Audit" }
         p { "What was done to letters, by whom and why, newest first." }
-        details.filter open[call.params.without(&["before", "limit"]).is_empty()] {
+        details.filter {
             summary { "Filter" }
             form method="get" action=(call.at_store("audit", NO_QUERY)) {
                 div.fields {

@@ -71,7 +71,7 @@ fn form(call: &Call) -> Markup {
     ];
     let texts = FILTER.iter().filter(|one| !words.iter().any(|(name, _)| *name == one.name));
     html! {
-        details.filter open[call.params.without(&["cursor", "oldest-first", "limit"]).is_empty()] {
+        details.filter {
             summary { "Filter" }
             form method="get" action=(call.at_store("letters", NO_QUERY)) {
                 div.fields {

@@ -7,6 +7,7 @@ use super::{Section, page};
 use crate::access::Role;
 use crate::actions::{self, PAGE};
 use crate::call::{Call, NO_QUERY, see_other, segment};
+use crate::filter;
 use crate::refusal::Refusal;
 
 /// Number of operations on the page.
@@ -131,7 +132,13 @@ fn steering(call: &Call, operation: &Operation) -> Markup {
     let action = |control: Control| {
         call.at_store(&format!("operations/{}/{control}", operation.id), NO_QUERY)
     };
+    let filter = filter::params(&operation.spec.filter);
+    let all = filter.is_empty().then(|| ("all", "true".to_owned()));
+    let rest = call.at_store("replay", filter.into_iter().chain(all));
     html! {
+        @if call.may(Role::Operate) && operation.state == OperationState::Cancelled {
+            p { a.button href=(rest) { "Replay what was not sent" } }
+        }
         @if let (true, Some((first, _))) = (call.may(Role::Operate), of_state.first()) {
             form.narrow method="post" action=(action(*first)) {
                 (change_fields(&call.visitor))
@@ -141,6 +148,7 @@ fn steering(call: &Call, operation: &Operation) -> Markup {
                         button type="submit" class=[(*control == Control::Cancel).then_some("danger")] formaction=(action(*control)) { (name) }
                     }
                 }
+                p.muted { "To go on at another rate, cancel it and replay what was not sent." }
             }
         }
     }

@@ -17,6 +17,8 @@
 //!
 //! What failed is opened anew at the next look; so is a store whose file was replaced by another.
 //!
+//! `--console` serves the console of `dlq-admin` beside it, which asks the store itself.
+//!
 //! # If the process dies here
 //!
 //! It writes nothing, so nothing is lost. Its counters begin at zero again, which Prometheus expects of counters.
@@ -24,6 +26,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
+mod console;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod counted;
 mod http;
@@ -35,6 +38,8 @@ mod store;
 mod unfinished;
 mod written;
 
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -43,6 +48,8 @@ use std::time::Duration;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use dlq_core::outbox::Dispatcher;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use dlq_core::store::Cluster;
 use dlq_core::store::{HealthState, HealthThresholds};
 use dlq_core::{DeadLetters, SystemClock};
 use tokio::net::TcpListener;
@@ -57,6 +64,7 @@ use crate::secret::without_password;
 use crate::signals::until_asked;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use broker::Brokered;
+use console::Console;
 use look::{Looker, Page, Watched};
 use store::{Limits, StoreOpener, Stored};
 
@@ -80,21 +88,25 @@ pub(crate) async fn run(
             dlq_core::policy::duration::format(args.every)
         )));
     }
+    let tokens = console::tokens(&args).await?;
     let health = HealthThresholds::default().backlog(args.max_backlog).age(args.max_age);
     let shown = without_password(url);
     match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
+            console::refuse(&args, &shown)?;
             let at = crate::kafka::Measured::new(rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
+            console::refuse(&args, &shown)?;
             let at = crate::nats::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
         #[cfg(feature = "redis")]
         Some((scheme @ ("redis" | "rediss"), rest)) => {
+            console::refuse(&args, &shown)?;
             let at = crate::redis::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
@@ -103,13 +115,18 @@ pub(crate) async fn run(
             args.at_broker.refuse(&shown)?;
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             let replaying = replaying(url, at, &args).await?;
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+            let via = replaying.as_ref().map(|(_, via)| via.clone()).unwrap_or_default();
+            #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
+            let via = Default::default();
+            let console = console::open(url, &args, tokens, via).await?;
             let limits = Limits { health, overdue: args.overdue };
             let looker =
                 Looker::new(Stored::new(Url(url.to_owned()), limits), SystemClock::shared());
             until_asked(|stop| async {
-                let serving = serve(looker, &shown, args, stop);
+                let serving = serve(looker, &shown, args, console, stop);
                 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-                return beside(serving, replaying).await;
+                return beside(serving, replaying.map(|(dispatcher, _)| dispatcher)).await;
                 #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
                 serving.await
             })
@@ -118,20 +135,22 @@ pub(crate) async fn run(
     }
 }
 
-/// The sender of letters of operations; `None` where that is not asked for.
+/// The sender of letters of operations, and the clusters that it sends to; `None` where that is not asked for.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn replaying(
     url: &str,
     at: &BrokerArgs,
     args: &ServeArgs,
-) -> Result<Option<Dispatcher>, CliError> {
+) -> Result<Option<(Dispatcher, BTreeSet<Cluster>)>, CliError> {
     if !args.replay {
         return Ok(None);
     }
     let brokers = crate::via::required(&args.via).await?;
     let outboxes = crate::via::outboxes(&brokers, &args.via, at).await?;
     let store = open::store(url, false).await?;
-    Ok(Some(Dispatcher::new(store.store().clone(), outboxes).lease(args.via.send_lease)))
+    let clusters = crate::via::clusters(&outboxes);
+    let dispatcher = Dispatcher::new(store.store().clone(), outboxes).lease(args.via.send_lease);
+    Ok(Some((dispatcher, clusters)))
 }
 
 /// Serves, and sends letters until that has ended. What is being sent then is recorded first.
@@ -157,13 +176,14 @@ async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Dispatche
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn watch<W: Watched>(watched: W, shown: &str, args: ServeArgs) -> Result<ExitCode, CliError> {
     let looker = Looker::new(watched, SystemClock::shared());
-    until_asked(|stop| serve(looker, shown, args, stop)).await
+    until_asked(|stop| serve(looker, shown, args, None, stop)).await
 }
 
 async fn serve<W: Watched>(
     mut looker: Looker<W>,
     shown: &str,
     args: ServeArgs,
+    console: Option<Console>,
     mut stop: impl Future<Output = ()> + Unpin,
 ) -> Result<ExitCode, CliError> {
     tokio::select! {
@@ -172,11 +192,19 @@ async fn serve<W: Watched>(
     }
     // A URL that is refused ends the command before any probe finds an open port.
     let (listener, address) = listen(&args.metrics).await?;
+    if let Some(console) = &console {
+        // A name may lead to another address than the one that was looked at before.
+        console.check(address.ip())?;
+    }
     say!("dlq: {shown} is served at http://{address}/metrics and http://{address}/health");
+    if let Some(console) = &console {
+        say!("dlq: the console is at http://{address}/{}", console.login());
+    }
+    let console = console.map(|console| console.router);
     let (pages, seen) = tokio::sync::watch::channel(None);
     tokio::select! {
         () = look(looker, args.every, &pages) => {}
-        () = http::answer(listener, seen) => {}
+        () = http::answer(listener, seen, console) => {}
         () = stop => {}
     }
     Ok(ExitCode::SUCCESS)
