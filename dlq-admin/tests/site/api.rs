@@ -123,7 +123,7 @@ async fn filters_mean_what_they_mean_to_the_command() {
 async fn what_is_not_acceptable_is_refused_with_what_to_do() {
     let site = Site::of(vec![letter(0)]).await;
     for (path, status, text) in [
-        ("/api/v1/default/letters?statu=pending", 400, "there is no parameter `statu`"),
+        ("/api/v1/default/letters?stat=pending", 400, "there is no parameter `stat`"),
         ("/api/v1/default/letters?status=dead", 400, "`status`: `dead` is not a status"),
         ("/api/v1/default/letters?limit=501", 400, "from 1 to 500"),
         ("/api/v1/default/letters?limit=0", 400, "from 1 to 500"),
