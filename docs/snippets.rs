@@ -9,6 +9,7 @@ macro_rules! pages {
 pages! {
     choose = "choose.md",
     configuration = "configuration.md",
+    console = "console.md",
     dead_letters = "dead-letters.md",
     deploy = "deploy.md",
     errors = "errors.md",

@@ -25,6 +25,25 @@ pub(crate) struct Via {
     url: String,
 }
 
+impl Via {
+    /// The cluster that it is, as letters name it. Known before the broker answers.
+    pub(crate) fn cluster(&self, args: &BrokerArgs) -> Cluster {
+        let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let transport = match scheme {
+            "tls" => "nats",
+            "rediss" => "redis",
+            scheme => scheme,
+        };
+        #[cfg(feature = "kafka")]
+        let of_args = args.kafka_cluster.as_deref();
+        #[cfg(feature = "kafka")]
+        let of_args = of_args.filter(|it| transport == "kafka" && !it.is_empty());
+        #[cfg(not(feature = "kafka"))]
+        let (of_args, _) = (None, args);
+        Cluster::new(transport, self.alias.as_deref().or(of_args).unwrap_or("default"))
+    }
+}
+
 /// Without what is secret.
 impl fmt::Debug for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use dlq_core::policy::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on, as HOST:PORT; a port alone means 127.0.0.1. There is no authentication
+    /// Address to listen on, as HOST:PORT; a port alone means 127.0.0.1. Nobody is asked for a login, but for the console
     #[arg(
         long,
         value_name = "ADDR",
@@ -14,6 +14,14 @@ pub(crate) struct ServeArgs {
         num_args = 0..=1
     )]
     pub(crate) metrics: String,
+    /// At a store: also serve the console, and its HTTP interface below /api/v1, at the same address. Without tokens everybody
+    /// who reaches it may do everything, so that only a loopback address is served
+    #[arg(long)]
+    pub(crate) console: bool,
+    /// With --console: the file of the tokens that people and programs log in with, a line for each: NAME
+    /// read|operate|admin TOKEN. Defaults to [console.tokens] of the configuration file
+    #[arg(long, value_name = "FILE", requires = "console")]
+    pub(crate) token_file: Option<std::path::PathBuf>,
     /// Interval at which the store or broker is read, at least 100ms. Requests are answered from the last reading
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration::parse)]
     pub(crate) every: Duration,

@@ -20,8 +20,40 @@ pub(crate) struct File {
     /// Brokers that letters of a store are sent to.
     #[serde(default)]
     pub(crate) clusters: BTreeMap<String, Cluster>,
+    #[serde(default)]
+    pub(crate) console: Console,
     #[serde(skip)]
     pub(crate) path: PathBuf,
+}
+
+/// Settings of the console.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Console {
+    /// Tokens by the name of who has them.
+    #[serde(default)]
+    pub(crate) tokens: BTreeMap<String, ConsoleToken>,
+}
+
+/// A token, which is in the file, in a file of its own, or printed by a command.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConsoleToken {
+    /// The role: `read`, `operate` or `admin`.
+    pub(crate) role: String,
+    /// The token; `${NAME}` stands for a variable of the environment.
+    pub(crate) token: Option<String>,
+    /// A command that prints the token.
+    pub(crate) token_command: Option<String>,
+    /// A file that holds the token.
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// Without the token.
+impl std::fmt::Debug for ConsoleToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsoleToken").field("role", &self.role).finish_non_exhaustive()
+    }
 }
 
 /// Location of dead letters.
@@ -124,7 +156,10 @@ impl File {
     /// Warns of passwords that others can read.
     pub(crate) fn warn(&self) {
         let clusters = self.clusters.values().map(|cluster| &cluster.at);
-        let holds = self.contexts.values().chain(clusters).any(Location::holds_password);
+        let holds = self.contexts.values().chain(clusters).any(Location::holds_password)
+            || self.console.tokens.values().any(|token| {
+                token.token.as_deref().is_some_and(|token| !literal(token).is_empty())
+            });
         if holds && is_readable_by_others(&self.path) {
             say!(
                 "dlq: warning: {} holds a password and others can read it; chmod 600 it, or use password_command",
@@ -231,13 +266,13 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 #[cfg(unix)]
-pub(super) fn is_readable_by_others(path: &Path) -> bool {
+pub(crate) fn is_readable_by_others(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
 }
 
 #[cfg(not(unix))]
-pub(super) fn is_readable_by_others(_path: &Path) -> bool {
+pub(crate) fn is_readable_by_others(_path: &Path) -> bool {
     false
 }
 

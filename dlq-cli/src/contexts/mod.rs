@@ -18,6 +18,11 @@
 //! [clusters.kafka]
 //! url = "kafka://kafka.internal:9092"
 //! alias = "default"
+//!
+//! # Who may use the console of `dlq serve --console`: read, operate or admin.
+//! [console.tokens.ana]
+//! role = "admin"
+//! token_command = "pass show dlq/ana"
 //! ```
 //!
 //! The file is `DLQ_CONFIG`, or `dlq/config.toml` below `XDG_CONFIG_HOME`, `~/.config` or (on Windows) `APPDATA`. The first
@@ -29,7 +34,7 @@
 
 mod file;
 
-pub(crate) use file::{File, Location};
+pub(crate) use file::{File, Location, is_readable_by_others};
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -103,6 +108,31 @@ pub(crate) async fn clusters() -> Result<Vec<(String, String)>, CliError> {
     Ok(clusters)
 }
 
+/// Returns name, role and token of everybody who may use the console.
+pub(crate) async fn console_tokens() -> Result<Vec<(String, String, String)>, CliError> {
+    let file = File::read()?;
+    if !file.console.tokens.is_empty() {
+        file.warn();
+    }
+    let folder = file.path.parent().unwrap_or(Path::new(""));
+    let mut tokens = Vec::new();
+    for (name, token) in &file.console.tokens {
+        let about = |error: CliError| error.about(&format!("token of `{name}`"));
+        let secret = match (&token.token, &token.token_command, &token.token_file) {
+            (Some(text), None, None) => expand(text).map_err(about)?,
+            (None, Some(command), None) => run(command, "token").await.map_err(about)?,
+            (None, None, Some(path)) => read(path, folder, "token").map_err(about)?,
+            _ => {
+                return Err(about(CliError::refused(
+                    "expected exactly one of token, token_command and token_file",
+                )));
+            }
+        };
+        tokens.push((name.clone(), token.role.clone(), secret));
+    }
+    Ok(tokens)
+}
+
 impl File {
     /// The URL of a context, with its password.
     async fn open(&self, name: &str) -> Result<String, CliError> {
@@ -156,8 +186,8 @@ impl Location {
                     "cannot choose a password: password_command and password_file are both set; remove one of them",
                 ));
             }
-            (Some(command), None) => run(command).await?,
-            (None, Some(path)) => read(path, folder)?,
+            (Some(command), None) => run(command, "password").await?,
+            (None, Some(path)) => read(path, folder, "password")?,
             (None, None) => return Ok(url),
         };
         with_password(&url, &password)
@@ -221,25 +251,25 @@ fn with_password(url: &str, password: &str) -> Result<String, CliError> {
     Ok(format!("{scheme}://{user}:{}@{host}", encode(password)))
 }
 
-/// Runs a command and returns its output, without the end of the line.
-async fn run(command: &str) -> Result<String, CliError> {
+/// Runs a command that prints a `password` or `token`, and returns its output, without the end of the line.
+async fn run(command: &str, of: &str) -> Result<String, CliError> {
     let (shell, flag) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
     // What the command complains of reaches the operator; its output is the password alone.
     let ran = Command::new(shell).args([flag, command]).stderr(Stdio::inherit()).output().await;
     let output =
-        ran.map_err(|error| CliError::failed(format!("cannot run password_command: {error}")))?;
+        ran.map_err(|error| CliError::failed(format!("cannot run {of}_command: {error}")))?;
     if !output.status.success() {
         return Err(CliError::failed(format!(
-            "cannot get the password: password_command failed ({}); run it by hand to see why",
+            "cannot get the {of}: {of}_command failed ({}); run it by hand to see why",
             output.status
         )));
     }
-    password(String::from_utf8(output.stdout).ok(), "password_command")
+    password(String::from_utf8(output.stdout).ok(), &format!("{of}_command"))
 }
 
-/// Reads a password from a file of one line. `~/` means the home folder; other relative paths start at the folder of the
+/// Reads a `password` or `token` from a file of one line. `~/` means the home folder; other relative paths start at the folder of the
 /// configuration file.
-fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
+fn read(path: &Path, folder: &Path, of: &str) -> Result<String, CliError> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let path = match (path.strip_prefix("~"), home) {
         (Ok(rest), Some(home)) => home.join(rest),
@@ -247,14 +277,14 @@ fn read(path: &Path, folder: &Path) -> Result<String, CliError> {
     };
     let text = std::fs::read(&path).map_err(|error| {
         CliError::failed(format!(
-            "cannot read password_file {}: {error}; check the path and its permissions",
+            "cannot read {of}_file {}: {error}; check the path and its permissions",
             path.display()
         ))
     })?;
     if file::is_readable_by_others(&path) {
-        say!("dlq: warning: others can read the password in {}; chmod 600 it", path.display());
+        say!("dlq: warning: others can read the {of} in {}; chmod 600 it", path.display());
     }
-    password(String::from_utf8(text).ok(), "password_file")
+    password(String::from_utf8(text).ok(), &format!("{of}_file"))
 }
 
 /// Returns the one line of `text`, without its end. More lines are refused: only the first would be the password.
@@ -267,7 +297,7 @@ fn password(text: Option<String>, of: &str) -> Result<String, CliError> {
     let text = text.trim_end_matches(['\r', '\n']);
     if text.is_empty() || text.contains(['\r', '\n']) {
         return Err(CliError::failed(format!(
-            "cannot use the output of {of}: it has {} lines; provide exactly one, the password",
+            "cannot use the output of {of}: it has {} lines; provide exactly one, the secret",
             text.lines().count()
         )));
     }

@@ -1,16 +1,12 @@
 //! Printing: tables for people, JSON for programs.
 
-mod diff;
-mod json;
 mod progress;
 mod table;
 mod text;
 
-pub(crate) use diff::diff;
-pub(crate) use json::indented;
+pub(crate) use dlq_admin::shown::{age, bytes, diff, escape, indented};
 pub(crate) use progress::Progress;
 pub(crate) use table::{Column, Table};
-pub(crate) use text::{age, bytes, escape};
 
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
@@ -18,18 +14,10 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use dlq_admin::shown::Document;
+
 use crate::cli::Format;
 use crate::error::CliError;
-
-/// The version of the JSON documents; raised when a field changes its meaning or goes away.
-const SCHEMA_VERSION: u32 = 1;
-
-#[derive(Serialize)]
-struct Document<'a, T: Serialize> {
-    schema_version: u32,
-    #[serde(flatten)]
-    value: &'a T,
-}
 
 /// Standard output.
 pub(crate) struct Output {
@@ -93,7 +81,7 @@ impl Output {
 
     /// Writes one document, an object, with a `schema_version`: over several lines for `json`, on one line for `jsonl`.
     pub(crate) fn document(&mut self, value: &impl Serialize) -> Result<(), CliError> {
-        let value = &Document { schema_version: SCHEMA_VERSION, value };
+        let value = &Document::new(value);
         if self.format == Format::Jsonl { self.json_line(value) } else { self.json(value) }
     }
 

@@ -39,7 +39,7 @@ impl Counted {
         let answering = async {
             if let Some((listener, counts)) = self.0 {
                 let (pages, seen) = watch::channel(None);
-                tokio::join!(http::answer(listener, seen), render(&counts, &pages));
+                tokio::join!(http::answer(listener, seen, None), render(&counts, &pages));
             }
             // Without an address nothing is answered, and the work alone decides the end.
             pending().await

@@ -1,24 +1,41 @@
-//! As much of HTTP as answering needs: GET and HEAD of three paths, one request a connection, everything bounded.
+//! The listener: axum behind hyper, with everything bounded.
 
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::Response;
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
+use tower::ServiceExt as _;
 
 use super::look::Page;
 use dlq_core::store::HealthState;
 
-/// Maximum number of requests that are answered at once; further ones wait to be accepted.
+/// Maximum number of connections at once; further ones wait to be accepted.
 const MOST: usize = 128;
 /// The longest head of a request, in bytes.
 const HEAD: usize = 8 * 1024;
-/// Time limit for a request to arrive.
+/// Time limit for the head of a request to arrive.
 const ARRIVAL: Duration = Duration::from_secs(5);
-/// Time limit for an answer to leave, the wait for the first look included.
+/// Time for which a client may read nothing of its answer, and that it waits for the first look.
 const DEPARTURE: Duration = Duration::from_secs(20);
 /// Bytes of a request's rest that are read and dropped, and the time limit of that, so that the answer is not lost with
 /// it.
@@ -31,19 +48,22 @@ pub(super) type Pages = watch::Receiver<Option<Arc<Page>>>;
 const TEXT: &str = "text/plain; charset=utf-8";
 const INDEX: &str = "dlq: /metrics for Prometheus, /health for probes\n";
 
-/// Accepts and answers until it is dropped, and with it everything that it answers.
-pub(super) async fn answer(listener: TcpListener, pages: Pages) {
-    let room = Arc::new(Semaphore::new(MOST));
+/// Accepts and answers until it is dropped, and with it everything that it answers. The console, where there is one, has
+/// every path but `/metrics` and `/health`.
+pub(super) async fn answer(listener: TcpListener, pages: Pages, console: Option<Router>) {
+    // A console keeps connections for its next page. Others ask once and leave.
+    let (room, keeps) = (Arc::new(Semaphore::new(MOST)), console.is_some());
+    let router = router(pages, console);
     let mut answering = JoinSet::new();
     loop {
         // Tasks that have ended are taken out, or the set would grow with every request.
         while answering.try_join_next().is_some() {}
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let pages = pages.clone();
+            Ok((stream, peer)) => {
+                let router = router.clone();
                 answering.spawn(async move {
-                    one(stream, pages).await;
+                    one(stream, Some(peer), router, keeps).await;
                     drop(place);
                 });
             }
@@ -55,132 +75,172 @@ pub(super) async fn answer(listener: TcpListener, pages: Pages) {
     }
 }
 
-/// Answers one request. Nobody is told when the client has gone.
-async fn one(mut stream: impl AsyncRead + AsyncWrite + Unpin, mut pages: Pages) {
-    let head = timeout(ARRIVAL, head(&mut stream)).await;
-    let reply = match head {
-        Err(_) => Reply::new(408, "the request took too long\n"),
-        Ok(None) => return,
-        Ok(Some(head)) => match Request::parse(&head) {
-            Ok(request) => {
-                let answered = async {
-                    let reply = request.reply(&mut pages).await;
-                    send(&mut stream, &reply, request.is_head).await;
-                };
-                let _ = timeout(DEPARTURE, answered).await;
-                return;
-            }
-            Err(reply) => reply,
-        },
+/// Returns what is answered.
+fn router(pages: Pages, console: Option<Router>) -> Router {
+    let own = Router::new().route("/metrics", get(metrics)).route("/health", get(health));
+    let own = match console {
+        None => own
+            .route("/", get(async || reply(StatusCode::OK, TEXT, INDEX.to_owned())))
+            .fallback(async || {
+                let text = "there is nothing here; try /metrics or /health\n";
+                reply(StatusCode::NOT_FOUND, TEXT, text.to_owned())
+            }),
+        Some(console) => own.merge(console.with_state(())),
     };
-    let _ = timeout(DEPARTURE, send(&mut stream, &reply, false)).await;
+    own.with_state(pages).layer(map_response(plain))
 }
 
-async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), reply: &Reply, is_head: bool) {
-    let head = format!(
-        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
-        reply.status,
-        reason(reply.status),
-        reply.kind,
-        reply.body.len(),
-        if reply.status == 405 { "Allow: GET, HEAD\r\n" } else { "" },
-    );
-    let body = if is_head { "" } else { &reply.body };
-    let sent = async {
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(body.as_bytes()).await?;
-        stream.shutdown().await
-    };
-    if sent.await.is_ok() {
+/// Completes an answer that axum gives by itself.
+async fn plain(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        let allow = response.headers().get(header::ALLOW).cloned();
+        let text = "this method is not answered here\n".to_owned();
+        response = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, text);
+        if let Some(allow) = allow {
+            response.headers_mut().insert(header::ALLOW, allow);
+        }
+    }
+    response
+}
+
+async fn metrics(State(pages): State<Pages>) -> Response {
+    match latest(pages).await {
+        Ok(page) => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            reply(StatusCode::OK, kind, page.metrics.clone())
+        }
+        Err(refused) => refused,
+    }
+}
+
+async fn health(State(pages): State<Pages>) -> Response {
+    match latest(pages).await {
+        Ok(page) => {
+            let is_ill = page.health.state == HealthState::Unhealthy;
+            let status = if is_ill { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+            reply(status, "application/json", serde_json::json!(page.health).to_string() + "\n")
+        }
+        Err(refused) => refused,
+    }
+}
+
+/// Returns the latest page. Only before the first look is there anything to wait for.
+async fn latest(mut pages: Pages) -> Result<Arc<Page>, Response> {
+    let seen = timeout(DEPARTURE, pages.wait_for(Option::is_some)).await;
+    let page = seen.ok().and_then(Result::ok).and_then(|page| page.clone());
+    let text = "there is no look yet, or it is ending\n";
+    page.ok_or_else(|| reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, text.to_owned()))
+}
+
+fn reply(status: StatusCode, kind: &'static str, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// Answers the requests of one connection. Nobody is told when the client has gone.
+async fn one(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Option<SocketAddr>,
+    router: Router,
+    keeps: bool,
+) {
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let router = router.clone();
+        Box::pin(async move {
+            let mut request: Request = request.map(Body::new);
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(ConnectInfo(peer));
+            }
+            let response: Result<Response, Infallible> = router.oneshot(request).await;
+            response
+        })
+    });
+    let io = TokioIo::new(Stalling { stream, stalled: None });
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(ARRIVAL)
+        .max_buf_size(HEAD)
+        .keep_alive(keeps)
+        .serve_connection(io, service);
+    let ended = std::future::poll_fn(|context| connection.poll_without_shutdown(context)).await;
+    let mut stream = connection.into_parts().io.into_inner();
+    let is_late = ended.as_ref().is_err_and(hyper::Error::is_timeout);
+    if let Err(error) = ended {
+        // One that reads nothing, or has gone, is left.
+        if !error.is_timeout() && !error.is_parse() {
+            return;
+        }
+    }
+    if is_late {
+        let text = "the request took too long\n";
+        let head = format!(
+            "HTTP/1.1 408 Request Timeout\r\nContent-Type: {TEXT}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            text.len()
+        );
+        if stream.write_all((head + text).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+    if stream.shutdown().await.is_ok() {
         let mut nowhere = tokio::io::sink();
         let _ = timeout(REST.1, tokio::io::copy(&mut stream.take(REST.0), &mut nowhere)).await;
     }
 }
 
-/// Everything up to the empty line, or as much of it as is read at most; `None` when the client left before.
-async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
-    let mut head = Vec::with_capacity(1024);
-    let mut stream = stream.take(HEAD as u64);
-    loop {
-        match stream.read_buf(&mut head).await {
-            // A read of no bytes means that the client has gone, or that the head is as long as it may be.
-            Ok(0) if head.len() < HEAD => return None,
-            Ok(0) => return Some(head),
-            Ok(_) if head.windows(4).any(|end| end == b"\r\n\r\n") => return Some(head),
-            Ok(_) => {}
-            Err(_) => return None,
+/// Stream whose writes fail once the other side has read nothing for too long.
+struct Stalling<S> {
+    stream: S,
+    /// Ends when a write has waited too long.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S: Unpin> Stalling<S> {
+    fn watch<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(done) = write(Pin::new(&mut self.stream), context) {
+            self.stalled = None;
+            return Poll::Ready(done);
         }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(DEPARTURE)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-struct Request {
-    path: String,
-    is_head: bool,
-}
-
-impl Request {
-    fn parse(head: &[u8]) -> Result<Self, Reply> {
-        if !head.windows(4).any(|end| end == b"\r\n\r\n") {
-            return Err(Reply::new(431, "the head of the request is too long\n"));
-        }
-        let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let line = std::str::from_utf8(line).unwrap_or_default();
-        let mut words = line.split(' ');
-        let (method, target, version) = (words.next(), words.next(), words.next());
-        let (Some(method), Some(target), Some("HTTP/1.1" | "HTTP/1.0"), None) =
-            (method, target, version, words.next())
-        else {
-            return Err(Reply::new(400, "this is not a request of HTTP/1\n"));
-        };
-        let is_head = method == "HEAD";
-        if !is_head && method != "GET" {
-            return Err(Reply::new(405, "only GET and HEAD are answered\n"));
-        }
-        let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
-        Ok(Self { path, is_head })
-    }
-
-    async fn reply(&self, pages: &mut Pages) -> Reply {
-        if self.path == "/" {
-            return Reply::new(200, INDEX);
-        }
-        if !matches!(&*self.path, "/metrics" | "/health") {
-            return Reply::new(404, "there is nothing here; try /metrics or /health\n");
-        }
-        // Only before the first look is there anything to wait for.
-        let page = pages.wait_for(Option::is_some).await.ok().and_then(|page| page.clone());
-        let Some(page) = page else { return Reply::new(503, "it is ending\n") };
-        if self.path == "/metrics" {
-            let kind = "text/plain; version=0.0.4; charset=utf-8";
-            return Reply { status: 200, kind, body: page.metrics.clone() };
-        }
-        let status = if page.health.state == HealthState::Unhealthy { 503 } else { 200 };
-        let body = serde_json::json!(page.health).to_string() + "\n";
-        Reply { status, kind: "application/json", body }
+impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-struct Reply {
-    status: u16,
-    kind: &'static str,
-    body: String,
-}
-
-impl Reply {
-    fn new(status: u16, body: &str) -> Self {
-        Self { status, kind: TEXT, body: body.to_owned() }
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.watch(context, |stream, context| stream.poll_write(context, bytes))
     }
-}
 
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        400 => "Bad Request",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        431 => "Request Header Fields Too Large",
-        _ => "Service Unavailable",
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.watch(context, |stream, context| stream.poll_flush(context))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.watch(context, |stream, context| stream.poll_shutdown(context))
     }
 }
 

@@ -17,6 +17,8 @@
 //!
 //! What failed is opened anew at the next look; so is a store whose file was replaced by another.
 //!
+//! `--console` serves the console of `dlq-admin` beside it, which asks the store itself.
+//!
 //! # If the process dies here
 //!
 //! It writes nothing, so nothing is lost. Its counters begin at zero again, which Prometheus expects of counters.
@@ -24,6 +26,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
+mod console;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod counted;
 mod http;
@@ -34,6 +37,8 @@ mod render;
 mod store;
 mod written;
 
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -42,6 +47,8 @@ use std::time::Duration;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use dlq_core::outbox::Dispatcher;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use dlq_core::store::Cluster;
 use dlq_core::store::{HealthState, HealthThresholds};
 use dlq_core::{DeadLetters, SystemClock};
 use tokio::net::TcpListener;
@@ -55,7 +62,10 @@ use crate::open;
 use crate::secret::without_password;
 use crate::signals::until_asked;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use crate::via::Via;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use broker::Brokered;
+use console::Console;
 use look::{Looker, Page, Watched};
 use store::{Limits, StoreOpener, Stored};
 
@@ -79,21 +89,25 @@ pub(crate) async fn run(
             dlq_core::policy::duration::format(args.every)
         )));
     }
+    let tokens = console::tokens(&args).await?;
     let health = HealthThresholds::default().backlog(args.max_backlog).age(args.max_age);
     let shown = without_password(url);
     match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
+            console::refuse(&args, &shown)?;
             let at = crate::kafka::Measured::new(rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
+            console::refuse(&args, &shown)?;
             let at = crate::nats::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
         #[cfg(feature = "redis")]
         Some((scheme @ ("redis" | "rediss"), rest)) => {
+            console::refuse(&args, &shown)?;
             let at = crate::redis::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
@@ -102,11 +116,16 @@ pub(crate) async fn run(
             args.at_broker.refuse(&shown)?;
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             let replaying = Replaying::begin(url, at, &args).await?;
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+            let via = replaying.as_ref().map(|it| it.clusters.clone()).unwrap_or_default();
+            #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
+            let via = Default::default();
+            let console = console::open(url, &args, tokens, via).await?;
             let limits = Limits { health, overdue: args.overdue };
             let looker =
                 Looker::new(Stored::new(Url(url.to_owned()), limits), SystemClock::shared());
             until_asked(|stop| async {
-                let serving = serve(looker, &shown, args, stop);
+                let serving = serve(looker, &shown, args, console, stop);
                 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
                 return beside(serving, replaying).await;
                 #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
@@ -123,6 +142,8 @@ struct Replaying {
     url: String,
     at: BrokerArgs,
     via: ViaArgs,
+    brokers: Vec<Via>,
+    clusters: BTreeSet<Cluster>,
     /// `None` while the store or a broker has not answered.
     dispatcher: Option<Dispatcher>,
 }
@@ -136,7 +157,10 @@ impl Replaying {
             return Ok(None);
         }
         let (at, via) = (at.clone(), args.via.clone());
-        let mut replaying = Self { url: url.to_owned(), at, via, dispatcher: None };
+        let brokers = crate::via::required(&via).await?;
+        let clusters = brokers.iter().map(|broker| broker.cluster(&at)).collect();
+        let url = url.to_owned();
+        let mut replaying = Self { url, at, via, brokers, clusters, dispatcher: None };
         match replaying.open().await {
             Ok(dispatcher) => replaying.dispatcher = Some(dispatcher),
             Err(CliError::Failed(why)) => {
@@ -148,8 +172,7 @@ impl Replaying {
     }
 
     async fn open(&self) -> Result<Dispatcher, CliError> {
-        let brokers = crate::via::required(&self.via).await?;
-        let outboxes = crate::via::outboxes(&brokers, &self.via, &self.at).await?;
+        let outboxes = crate::via::outboxes(&self.brokers, &self.via, &self.at).await?;
         let store = open::store(&self.url, false).await?;
         Ok(Dispatcher::new(store.store().clone(), outboxes).lease(self.via.send_lease))
     }
@@ -209,13 +232,14 @@ async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Replaying
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 async fn watch<W: Watched>(watched: W, shown: &str, args: ServeArgs) -> Result<ExitCode, CliError> {
     let looker = Looker::new(watched, SystemClock::shared());
-    until_asked(|stop| serve(looker, shown, args, stop)).await
+    until_asked(|stop| serve(looker, shown, args, None, stop)).await
 }
 
 async fn serve<W: Watched>(
     mut looker: Looker<W>,
     shown: &str,
     args: ServeArgs,
+    console: Option<Console>,
     mut stop: impl Future<Output = ()> + Unpin,
 ) -> Result<ExitCode, CliError> {
     tokio::select! {
@@ -224,11 +248,19 @@ async fn serve<W: Watched>(
     }
     // A URL that is refused ends the command before any probe finds an open port.
     let (listener, address) = listen(&args.metrics).await?;
+    if let Some(console) = &console {
+        // A name may lead to another address than the one that was looked at before.
+        console.check(address.ip())?;
+    }
     say!("dlq: {shown} is served at http://{address}/metrics and http://{address}/health");
+    if let Some(console) = &console {
+        say!("dlq: the console is at http://{address}/{}", console.login());
+    }
+    let console = console.map(|console| console.router);
     let (pages, seen) = tokio::sync::watch::channel(None);
     tokio::select! {
         () = look(looker, args.every, &pages) => {}
-        () = http::answer(listener, seen) => {}
+        () = http::answer(listener, seen, console) => {}
         () = stop => {}
     }
     Ok(ExitCode::SUCCESS)

@@ -117,6 +117,7 @@ impl Presence {
     pub const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
     /// The presence that `heartbeat` begins.
+    #[must_use]
     pub const fn new(heartbeat: Heartbeat, now: Timestamp) -> Self {
         Self { heartbeat, since: now, last_seen: now }
     }

@@ -11,7 +11,8 @@ const AROUND: usize = 3;
 const MOST: usize = 200;
 
 /// Returns the differences of two messages, line by line: `-` before, `+` after.
-pub(crate) fn diff(before: &Message, after: &Message) -> Vec<String> {
+#[must_use]
+pub fn diff(before: &Message, after: &Message) -> Vec<String> {
     let mut lines = Vec::new();
     if before.payload() != after.payload() {
         lines.push("payload".to_owned());

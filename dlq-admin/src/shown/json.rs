@@ -5,9 +5,10 @@ use serde::de::IgnoredAny;
 /// Deeper ones are not indented: their lines would be mostly blanks.
 const DEEPEST: usize = 128;
 
-/// The same JSON over several lines, every token as it stands: no number is rounded, no field moved, none dropped. `None`
-/// for what is not JSON, or too deep.
-pub(crate) fn indented(json: &[u8]) -> Option<String> {
+/// Returns the same JSON over several lines, every token as it stands: no number is rounded, no field moved, none
+/// dropped. `None` for what is not JSON, or too deep.
+#[must_use]
+pub fn indented(json: &[u8]) -> Option<String> {
     let json = std::str::from_utf8(json).ok()?;
     serde_json::from_str::<IgnoredAny>(json).ok()?;
     // The text is valid JSON from here on, so a scan of single characters is enough.

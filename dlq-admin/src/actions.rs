@@ -1,0 +1,386 @@
+//! Actions on letters and operations, for the pages and for the HTTP interface.
+
+use std::time::Duration;
+
+use dlq_core::policy::duration;
+use dlq_core::store::{
+    AuditEntry, AuditRequest, Control, Edit, EditError, Maintenance as _, Mark, Marked, Operation,
+    OperationSpec, Plan, Selection, Target,
+};
+use dlq_core::{Binding, DeadLetter, DeadLetters, Filter, OperationId, Order, PageRequest};
+
+use crate::call::Call;
+use crate::door::from_base64;
+use crate::filter::{self, When, letter_id};
+use crate::refusal::Refusal;
+
+/// Number of letters, items or entries that are listed unless told otherwise.
+pub(crate) const PAGE: u32 = 50;
+/// Number of them that are listed at most.
+pub(crate) const LONGEST_PAGE: u32 = 500;
+/// Number of letters that are deleted at most unless told otherwise, as by the command.
+const MOST_DELETED: u64 = 10_000;
+/// Number of operations among which one is looked for by its first digits.
+const LATEST: u32 = 1_000;
+
+/// Returns how many are to be listed.
+pub(crate) fn limit(call: &Call, unless_said: u32) -> Result<u32, Refusal> {
+    let limit = call.params.get("limit")?.unwrap_or(unless_said);
+    if limit == 0 || limit > LONGEST_PAGE {
+        return Err(Refusal::invalid(format!(
+            "`limit` is {limit}; it is from 1 to {LONGEST_PAGE}"
+        )));
+    }
+    Ok(limit)
+}
+
+/// Returns the page of letters that is asked for.
+pub(crate) fn page_request(call: &Call) -> Result<PageRequest, Refusal> {
+    let order =
+        if call.params.is("oldest-first") { Order::OldestFirst } else { Order::NewestFirst };
+    let after = call.params.get("cursor")?;
+    Ok(PageRequest::new().limit(limit(call, PAGE)?).order(order).after(after))
+}
+
+/// The letter that the path names.
+pub(crate) async fn letter(call: &Call) -> Result<DeadLetter, Refusal> {
+    let letters = call.letters()?;
+    let id = letter_id(letters, call.path("id")).await?;
+    Ok(letters.get(id).await?)
+}
+
+/// The operation that the path names.
+pub(crate) async fn operation(call: &Call) -> Result<Operation, Refusal> {
+    let letters = call.letters()?;
+    let id = operation_id(letters, call.path("id")).await?;
+    Ok(letters.operation(id).await?)
+}
+
+/// The operation whose id begins with these digits, among the latest.
+async fn operation_id(letters: &DeadLetters, digits: &str) -> Result<OperationId, Refusal> {
+    if let Ok(id) = digits.parse() {
+        return Ok(id);
+    }
+    let digits = digits.to_ascii_lowercase();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Refusal::invalid("the id of an operation has hexadecimal digits only"));
+    }
+    let latest = letters.operations(LATEST).await?.into_iter().map(|operation| operation.id);
+    let found: Vec<_> = latest.filter(|id| id.to_string().starts_with(&digits)).collect();
+    match found.as_slice() {
+        [id] => Ok(*id),
+        [] => Err(Refusal::not_found(format!(
+            "none of the latest {LATEST} operations has an id that begins with `{digits}`"
+        ))),
+        _ => Err(Refusal::conflict(format!(
+            "more than one operation has an id that begins with `{digits}`; give more digits"
+        ))),
+    }
+}
+
+/// Letters that a change is about.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// Without what comes from now on.
+    pub(crate) filter: Filter,
+    pub(crate) count: u64,
+}
+
+impl Chosen {
+    /// Returns the letters that the filter of the request means now.
+    pub(crate) async fn read(call: &Call) -> Result<Self, Refusal> {
+        let letters = call.letters()?;
+        let filter = chosen_filter(call, letters).await?;
+        let count = letters.count(filter.clone()).await?;
+        Ok(Self { filter, count })
+    }
+
+    /// Returns the selection, unless another number of letters was agreed to.
+    fn agreed(self, call: &Call, is_asked: bool) -> Result<Selection, Refusal> {
+        agree(call, is_asked, self.count)?;
+        Ok(Selection::matching(self.filter)?)
+    }
+}
+
+async fn chosen_filter(call: &Call, letters: &DeadLetters) -> Result<Filter, Refusal> {
+    let filter = filter::read(&call.params, letters).await?;
+    if !call.params.is("all") {
+        let _ = Selection::matching(filter.clone())?;
+    }
+    filter::must_exist(letters, &filter).await?;
+    filter::until_now(letters, filter).await
+}
+
+/// Refuses a change if another number of letters was agreed to, or none where a page has to ask for it.
+fn agree(call: &Call, is_asked: bool, count: u64) -> Result<(), Refusal> {
+    match call.params.get::<u64>("expect")? {
+        Some(expected) if expected == count => Ok(()),
+        Some(expected) => Err(Refusal::conflict(format!(
+            "{count} letters match now, and {expected} were agreed to; nothing was changed; look again"
+        ))),
+        None if is_asked => Err(Refusal::refused(format!(
+            "{count} letters match, and nothing was changed: type the number of letters to go on"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Marks letters. `is_asked` says that the number of letters has to be given.
+pub(crate) async fn mark(call: &Call, is_asked: bool) -> Result<(Mark, Marked), Refusal> {
+    let mark = call.params.get("mark")?.unwrap_or(Mark::Quarantined);
+    let selection = Chosen::read(call).await?.agreed(call, is_asked)?;
+    let marked = call.letters()?.store().mark(selection, mark, call.actor()).await?;
+    Ok((mark, marked))
+}
+
+/// Deletes letters, no more than were allowed: a filter that means more than was thought is noticed before they are gone.
+pub(crate) async fn delete(call: &Call, is_asked: bool) -> Result<Marked, Refusal> {
+    let chosen = Chosen::read(call).await?;
+    let max = call.params.get("max")?.unwrap_or(MOST_DELETED);
+    if max != 0 && chosen.count > max {
+        return Err(Refusal::refused(format!(
+            "{count} letters would be deleted, and {max} at most are deleted at once; narrow the filter, or say max={count}",
+            count = chosen.count
+        )));
+    }
+    let selection = chosen.agreed(call, is_asked)?;
+    Ok(call.letters()?.delete(selection, call.actor()).await?)
+}
+
+/// Returns the replay that is asked for.
+async fn spec(call: &Call) -> Result<OperationSpec, Refusal> {
+    let filter = chosen_filter(call, call.letters()?).await?;
+    let params = &call.params;
+    let mut spec = OperationSpec::replay(filter);
+    match params.text("to").unwrap_or("handler") {
+        "handler" => {}
+        to => {
+            if call.console.via.is_empty() {
+                return Err(Refusal::refused(
+                    "letters go back to their handlers alone: nobody here sends letters to brokers; start the console with brokers \
+                     (dlq serve --console --replay --via URL), or leave `to` out",
+                ));
+            }
+            let target = match to {
+                "origin" => Target::Origin,
+                "" => {
+                    return Err(Refusal::invalid(
+                        "`to` is empty; say handler, origin or a subject",
+                    ));
+                }
+                subject => Target::Subject(subject.to_owned()),
+            };
+            spec = spec.target(target, call.console.via.iter().cloned());
+            if let Some(wait) = params.text("canary-wait") {
+                spec = spec.canary_wait(span("canary-wait", wait)?);
+            }
+        }
+    }
+    if let Some(limit) = params.get::<u64>("limit")? {
+        if limit == 0 {
+            return Err(Refusal::invalid("`limit` is 0; say how many letters, or leave it out"));
+        }
+        spec = spec.limit(limit);
+    }
+    if let Some(pace) = params.get("rate")? {
+        spec = spec.pace(pace);
+    }
+    if let Some(canary) = params.get("canary")? {
+        spec = spec.canary(canary);
+    }
+    if let Some(max) = params.get("max-replays")? {
+        spec = spec.max_replays(max);
+    }
+    Ok(spec)
+}
+
+fn span(name: &str, text: &str) -> Result<Duration, Refusal> {
+    duration::parse(text).map_err(|error| Refusal::invalid(format!("`{name}`: {error}")))
+}
+
+/// Returns what the replay that is asked for would do.
+pub(crate) async fn plan(call: &Call) -> Result<(OperationSpec, Plan), Refusal> {
+    let spec = spec(call).await?;
+    let plan = call.letters()?.plan(spec.clone()).await?;
+    Ok((spec, plan))
+}
+
+/// Starts the replay that is asked for, unless it would send nothing.
+pub(crate) async fn replay(
+    call: &Call,
+    is_asked: bool,
+) -> Result<(Plan, Option<Operation>), Refusal> {
+    let (spec, plan) = plan(call).await?;
+    agree(call, is_asked, plan.count)?;
+    if plan.count == 0 {
+        return Ok((plan, None));
+    }
+    let operation = call.letters()?.replay(spec, call.actor()).await?;
+    Ok((plan, Some(operation)))
+}
+
+/// Steers the operation that the path names.
+pub(crate) async fn steer(call: &Call, control: Control) -> Result<Operation, Refusal> {
+    let letters = call.letters()?;
+    let id = operation_id(letters, call.path("id")).await?;
+    Ok(letters.control(id, control, call.actor()).await?)
+}
+
+/// Edit of a letter, with the letter as it is and as it would be.
+#[derive(Debug)]
+pub(crate) struct Edited {
+    pub(crate) before: DeadLetter,
+    pub(crate) after: DeadLetter,
+    edit: Edit,
+}
+
+impl Edited {
+    fn new(before: DeadLetter, edit: Edit) -> Result<Self, Refusal> {
+        let after = before.clone().with_message(edit.apply(&before.message)?);
+        Ok(Self { before, after, edit })
+    }
+
+    pub(crate) fn is_change(&self) -> bool {
+        self.before.message != self.after.message
+    }
+
+    /// Makes the edit. The store refuses it if payload or key are no longer those that were looked at.
+    pub(crate) async fn make(self, call: &Call) -> Result<DeadLetter, Refusal> {
+        let edit = self.edit.expecting(&self.before);
+        Ok(call.letters()?.edit(self.before.id, edit, call.actor()).await?)
+    }
+}
+
+/// Returns the edit that is asked for.
+pub(crate) async fn edit(call: &Call) -> Result<Edited, Refusal> {
+    let params = &call.params;
+    let before = letter(call).await?;
+    is_as_seen(call, &before)?;
+    let payloads = [
+        params.text("payload-text").map(|text| Ok(text.as_bytes().to_vec())),
+        params.text("payload-base64").map(from_base64),
+    ];
+    let mut edit = Edit::new();
+    let mut said = 0;
+    for payload in payloads.into_iter().flatten() {
+        edit = edit.payload(payload?);
+        said += 1;
+    }
+    if params.is("no-payload") {
+        edit = edit.no_payload();
+        said += 1;
+    }
+    if said > 1 {
+        return Err(Refusal::invalid(
+            "more than one payload is given; say one of payload-text, payload-base64 and no-payload",
+        ));
+    }
+    for name in params.all("remove-header") {
+        edit = edit.remove_header(name.to_owned());
+    }
+    for header in params.all("header") {
+        let Some((name, value)) = header.split_once('=').filter(|(name, _)| !name.is_empty())
+        else {
+            return Err(Refusal::invalid("`header` has no name or no value; write NAME=VALUE"));
+        };
+        edit = edit.set_header(name.to_owned(), value.to_owned());
+    }
+    if params.is("allow-invalid") {
+        edit = edit.allow_invalid();
+    }
+    Edited::new(before, edit)
+}
+
+/// Refuses an edit of a letter that is not what was looked at.
+fn is_as_seen(call: &Call, letter: &DeadLetter) -> Result<(), Refusal> {
+    match call.params.get::<Binding>("binding")? {
+        Some(seen) if seen != Binding::of(&letter.id, &letter.message) => {
+            Err(EditError::Changed.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the edit that undoes the latest one.
+pub(crate) async fn undo(call: &Call) -> Result<Edited, Refusal> {
+    let letter = letter(call).await?;
+    is_as_seen(call, &letter)?;
+    let of_letter = |entry: &AuditEntry| {
+        // Edits of others may hold its id in their payloads, and one that changed nothing cannot be undone.
+        let subject = serde_json::from_str::<serde_json::Value>(&entry.subject).unwrap_or_default();
+        let is_changed = subject.get("payload").is_some() || subject.get("headers").is_some();
+        is_changed && subject["letter"] == letter.id.to_string()
+    };
+    let mut request = AuditRequest::latest(100).letter(letter.id).action("edit");
+    loop {
+        let entries = call.letters()?.store().audit(request.clone()).await?;
+        if let Some(entry) = entries.iter().find(|entry| of_letter(entry)) {
+            let edit = Edit::undoing(&entry.subject, &letter)?;
+            return Edited::new(letter, edit);
+        }
+        let Some(last) = entries.last() else { break };
+        request = request.before(last.number);
+    }
+    Err(Refusal::refused("the letter was not edited; there is nothing to undo"))
+}
+
+/// Returns the whole letter that the path names, once the audit says who looked at it and why.
+///
+/// The store has no entries of its own for looking. An edit that changes nothing is one: it is kept with the reason, and
+/// touches nothing.
+pub(crate) async fn reveal(call: &Call) -> Result<DeadLetter, Refusal> {
+    let letter = letter(call).await?;
+    let mut by = call.actor();
+    let note = by.note.take().unwrap_or_default();
+    let by = by.with_note(format!("revealed, not changed: {note}"));
+    let looked = call.letters()?.edit(letter.id, Edit::new(), by).await;
+    looked.map_err(|error| {
+        let refusal = Refusal::from(error);
+        let message = format!(
+            "the letter is not revealed, since the audit cannot say so: {}",
+            refusal.message
+        );
+        Refusal { message, ..refusal }
+    })
+}
+
+/// Returns the entries of the audit that are asked for.
+pub(crate) async fn audit(call: &Call) -> Result<Vec<AuditEntry>, Refusal> {
+    let (params, letters) = (&call.params, call.letters()?);
+    let mut request = AuditRequest::latest(limit(call, PAGE)?);
+    if let Some(digits) = params.text("letter") {
+        request = about(letters, request, letter_id(letters, digits).await?).await?;
+    }
+    if let Some(digits) = params.text("op") {
+        request = request.operation(operation_id(letters, digits).await?);
+    }
+    request.by = params.text("by").map(str::to_owned);
+    request.action = params.text("action").map(str::to_owned);
+    request.since = params.get::<When>("since")?.map(|when| when.0);
+    request.until = params.get::<When>("until")?.map(|when| when.0);
+    request.before = params.get("before")?;
+    Ok(letters.store().audit(request).await?)
+}
+
+/// Returns a request for what was done to a letter, or to all letters of its present operation.
+async fn about(
+    letters: &DeadLetters,
+    request: AuditRequest,
+    id: dlq_core::LetterId,
+) -> Result<AuditRequest, Refusal> {
+    let page = letters.list(Filter::new().with_id(id), PageRequest::new().limit(1)).await?;
+    let mut request = request.letter(id);
+    request.operation = page.letters.first().and_then(|letter| letter.state.operation);
+    Ok(request)
+}
+
+/// Returns the latest entries of the audit about a letter.
+pub(crate) async fn audit_of(
+    letters: &DeadLetters,
+    letter: &DeadLetter,
+    limit: u32,
+) -> Result<Vec<AuditEntry>, Refusal> {
+    let mut request = AuditRequest::latest(limit).letter(letter.id);
+    request.operation = letter.state.operation;
+    Ok(letters.store().audit(request).await?)
+}

@@ -1,0 +1,206 @@
+//! HTTP interface for programs: the documents that the command prints with `-o json`.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use dlq_core::store::Control;
+use serde_json::{Value, json};
+
+use crate::access::Role;
+use crate::actions::{self, Chosen, PAGE, limit};
+use crate::call::{self, Call, respond};
+use crate::door::file_name;
+use crate::events::Topic;
+use crate::refusal::Refusal;
+use crate::shown::{Document, audit_entry};
+use crate::{filter, hidden, openapi};
+
+/// Returns the document of an error.
+pub(crate) fn refused(refusal: &Refusal) -> Response {
+    let status = refusal.status;
+    let error = json!({ "error": { "status": status.as_u16(), "message": refusal.message } });
+    let text = serde_json::to_vec(&Document::new(&error)).unwrap_or_default();
+    let mut response = respond(status, "application/json", text);
+    let headers = response.headers_mut();
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(seconds) = refusal.retry_after {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+pub(crate) async fn openapi(_: Call) -> Result<Response, Refusal> {
+    let text = serde_json::to_vec_pretty(&openapi::document()).unwrap_or_default();
+    Ok(respond(StatusCode::OK, "application/json", text))
+}
+
+pub(crate) async fn stores(call: Call) -> Result<Response, Refusal> {
+    let names: Vec<_> = call.console.stores.iter().map(|(name, _)| name).collect();
+    let visitor = &call.visitor;
+    call::json(&json!({ "stores": names, "name": visitor.name, "role": visitor.role.as_str() }))
+}
+
+pub(crate) async fn list(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?;
+    let filter = filter::read(&call.params, letters).await?;
+    let page = letters.list(filter, actions::page_request(&call)?).await?;
+    call::json(&page)
+}
+
+pub(crate) async fn letter(call: Call) -> Result<Response, Refusal> {
+    let letter = actions::letter(&call).await?;
+    if call.may(Role::Operate) {
+        return call::json(&letter);
+    }
+    let size = letter.message.payload().map(bytes::Bytes::len);
+    let mut document = serde_json::to_value(hidden::letter(&letter)).unwrap_or_default();
+    document["payload_size"] = json!(size);
+    document["hidden"] = json!(hidden::FIELDS);
+    call::json(&document)
+}
+
+pub(crate) async fn payload(call: Call) -> Result<Response, Refusal> {
+    let letter = actions::letter(&call).await?;
+    let Some(payload) = letter.message.payload() else {
+        return Err(Refusal::not_found("the message has no payload"));
+    };
+    let mut response = respond(StatusCode::OK, "application/octet-stream", payload.clone());
+    let disposition =
+        format!("attachment; filename=\"{}.payload\"", file_name(&letter.id.to_string()));
+    if let Ok(disposition) = HeaderValue::from_str(&disposition) {
+        response.headers_mut().insert(header::CONTENT_DISPOSITION, disposition);
+    }
+    Ok(response)
+}
+
+pub(crate) async fn reveal(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::reveal(&call).await?)
+}
+
+pub(crate) async fn edit(call: Call) -> Result<Response, Refusal> {
+    let edited = actions::edit(&call).await?;
+    edit_or_say(&call, edited).await
+}
+
+pub(crate) async fn undo(call: Call) -> Result<Response, Refusal> {
+    let edited = actions::undo(&call).await?;
+    edit_or_say(&call, edited).await
+}
+
+async fn edit_or_say(call: &Call, edited: actions::Edited) -> Result<Response, Refusal> {
+    if call.params.is("dry-run") || !edited.is_change() {
+        return call::json(&json!({ "edited": false, "letter": edited.after }));
+    }
+    let letter = edited.make(call).await?;
+    call::json(&json!({ "edited": true, "letter": letter }))
+}
+
+pub(crate) async fn count(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?;
+    let filter = filter::read(&call.params, letters).await?;
+    call::json(&json!({ "count": letters.count(filter).await? }))
+}
+
+pub(crate) async fn groups(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?;
+    let filter = filter::read(&call.params, letters).await?;
+    let groups = letters.groups(filter, limit(&call, 20)?).await?;
+    call::json(&json!({ "groups": groups }))
+}
+
+pub(crate) async fn stats(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?;
+    let filter = filter::read(&call.params, letters).await?;
+    call::json(&letters.stats(filter).await?)
+}
+
+pub(crate) async fn plan(call: Call) -> Result<Response, Refusal> {
+    let (spec, plan) = actions::plan(&call).await?;
+    call::json(&json!({ "plan": plan, "spec": spec }))
+}
+
+pub(crate) async fn replay(call: Call) -> Result<Response, Refusal> {
+    match actions::replay(&call, false).await? {
+        (_, Some(operation)) => call::json(&operation),
+        (plan, None) => call::json(&json!({ "id": null, "plan": plan })),
+    }
+}
+
+pub(crate) async fn mark(call: Call) -> Result<Response, Refusal> {
+    // The mark is read first, so that a word that is none is refused by a dry run too.
+    call.params.get::<dlq_core::store::Mark>("mark")?;
+    if call.params.is("dry-run") {
+        return dry_run(&call).await;
+    }
+    call::json(&actions::mark(&call, false).await?.1)
+}
+
+pub(crate) async fn delete(call: Call) -> Result<Response, Refusal> {
+    if call.params.is("dry-run") {
+        return dry_run(&call).await;
+    }
+    call::json(&actions::delete(&call, false).await?)
+}
+
+async fn dry_run(call: &Call) -> Result<Response, Refusal> {
+    let chosen = Chosen::read(call).await?;
+    let page = dlq_core::PageRequest::new().limit(10);
+    let sample = call.letters()?.list(chosen.filter, page).await?.letters;
+    call::json(&json!({ "count": chosen.count, "sample": sample }))
+}
+
+pub(crate) async fn operations(call: Call) -> Result<Response, Refusal> {
+    let operations = call.letters()?.operations(limit(&call, 20)?).await?;
+    call::json(&json!({ "operations": operations }))
+}
+
+pub(crate) async fn operation(call: Call) -> Result<Response, Refusal> {
+    let operation = actions::operation(&call).await?;
+    let after = call.params.get("after")?.unwrap_or(0);
+    let page = call.letters()?.items(operation.id, after, limit(&call, PAGE)?).await?;
+    call::json(&json!({ "operation": operation, "items": page.items, "next": page.next }))
+}
+
+pub(crate) async fn items(call: Call) -> Result<Response, Refusal> {
+    let operation = actions::operation(&call).await?;
+    let after = call.params.get("after")?.unwrap_or(0);
+    call::json(&call.letters()?.items(operation.id, after, limit(&call, PAGE)?).await?)
+}
+
+pub(crate) async fn pause(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::steer(&call, Control::Pause).await?)
+}
+
+pub(crate) async fn resume(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::steer(&call, Control::Resume).await?)
+}
+
+pub(crate) async fn cancel(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::steer(&call, Control::Cancel).await?)
+}
+
+pub(crate) async fn audit(call: Call) -> Result<Response, Refusal> {
+    let is_whole = call.may(Role::Operate);
+    let entries = actions::audit(&call).await?;
+    let shown = if is_whole { audit_entry } else { hidden::entry };
+    let entries: Vec<Value> = entries.iter().map(shown).collect();
+    call::json(&json!({ "entries": entries }))
+}
+
+pub(crate) async fn events(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?.clone();
+    let topic = Topic::Overview { store: store_name(&call) };
+    call.console.events.listen(topic, letters).await
+}
+
+pub(crate) async fn operation_events(call: Call) -> Result<Response, Refusal> {
+    let id = actions::operation(&call).await?.id;
+    let letters = call.letters()?.clone();
+    let topic = Topic::Operation { store: store_name(&call), id };
+    call.console.events.listen(topic, letters).await
+}
+
+fn store_name(call: &Call) -> String {
+    call.store.as_ref().map_or_else(String::new, |(name, _)| name.clone())
+}

@@ -1,0 +1,129 @@
+use std::time::Duration;
+
+use axum::response::Response;
+use dlq_core::store::{Claims as _, Due, Group, Maintenance as _, Operation, Stats};
+use dlq_core::{Clock as _, Filter, Status, SystemClock};
+use maud::{Markup, html};
+
+use super::parts::{cut, table, time};
+use super::{Section, groups, operations, page as show};
+use crate::call::{Call, segment};
+use crate::refusal::Refusal;
+
+/// Time after which a letter that no consumer has claimed counts as overdue.
+const OVERDUE: Duration = Duration::from_secs(15 * 60);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Number of rows of each table.
+const ROWS: usize = 20;
+
+pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?;
+    let stats = letters.stats(Filter::new()).await?;
+    let due = letters.store().due(OVERDUE).await?;
+    let next_due = letters.store().next_due(Vec::new()).await?;
+    let running: Vec<_> = letters.operations(50).await?;
+    let running: Vec<_> = running.into_iter().filter(|one| !one.state.is_final()).collect();
+    let day = Filter::new().since(SystemClock.now().before(DAY));
+    let groups = letters.groups(day, 10).await?;
+    let store = call.store.as_ref().map_or("", |(name, _)| name);
+    let events = call.link(&format!("api/v1/{}/events", segment(store)));
+    let body = html! {
+        h1 { "Overview" }
+        div data-events=(events) {
+            p.live role="status" data-state="" {}
+            (counts(&call, &stats))
+            @if let Some(oldest) = stats.oldest_unresolved {
+                p { "The oldest unresolved letter was stored " (time(oldest)) "." }
+            } @else {
+                p { "No letter is unresolved." }
+            }
+            @if let Some(at) = next_due {
+                p { "The next letter can be claimed: " (time(at)) "." }
+            }
+        }
+        @if !running.is_empty() { (operations_table(&call, &running)) }
+        (consumers(&call, &stats))
+        (waiting(&due))
+        (newest(&call, &groups))
+    };
+    Ok(show(&call, Section::Overview, "Overview", body))
+}
+
+fn counts(call: &Call, stats: &Stats) -> Markup {
+    html! {
+        ul.counts aria-label="Letters by status" {
+            @for status in Status::ALL {
+                li data-status=(status.as_str()) {
+                    a href=(call.at_store("letters", [("status", status.as_str())])) {
+                        strong data-live={ "by_status." (status) } { (stats.with_status(*status)) }
+                        " " (status)
+                    }
+                }
+            }
+            li { a href=(call.at_store("letters", crate::call::NO_QUERY)) { strong data-live="total" { (stats.total) } " in all" } }
+        }
+    }
+}
+
+fn operations_table(call: &Call, running: &[Operation]) -> Markup {
+    html! {
+        section aria-labelledby="running" {
+            h2 #running { "Operations that have not ended" }
+            (operations::table_of(call, running))
+        }
+    }
+}
+
+fn consumers(call: &Call, stats: &Stats) -> Markup {
+    let mut rows: Vec<_> = stats.by_consumer.iter().filter(|(_, count)| **count > 0).collect();
+    rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let more = rows.len().saturating_sub(ROWS);
+    rows.truncate(ROWS);
+    let body = html! {
+        @for (consumer, count) in &rows {
+            tr {
+                th scope="row" { a href=(call.at_store("letters", [("consumer", consumer.as_str())])) { (cut(consumer, 80)) } }
+                td.number { (count) }
+            }
+        }
+    };
+    html! {
+        @if !rows.is_empty() {
+            section aria-labelledby="consumers" {
+                h2 #consumers { "Unresolved letters by consumer" }
+                (table("Unresolved letters by consumer", &["Consumer", "Letters"], body))
+                @if more > 0 { p { "and " (more) " more consumers" } }
+            }
+        }
+    }
+}
+
+fn waiting(due: &[Due]) -> Markup {
+    let body = html! {
+        @for one in due.iter().take(ROWS) {
+            tr {
+                th scope="row" { (cut(&one.consumer, 80)) }
+                td.number { (one.letters) }
+                td.number { (one.overdue) }
+            }
+        }
+    };
+    html! {
+        @if !due.is_empty() {
+            section aria-labelledby="waiting" {
+                h2 #waiting { "Waiting for a consumer to take them" }
+                (table("Letters that wait for a consumer", &["Consumer", "Letters", "Longer than 15 minutes"], body))
+            }
+        }
+    }
+}
+
+fn newest(call: &Call, found: &[Group]) -> Markup {
+    html! {
+        section aria-labelledby="groups" {
+            h2 #groups { "Groups of the last 24 hours" }
+            @if found.is_empty() { p { "No letter was stored in the last 24 hours." } }
+            @else { (groups::table_of(call, found)) }
+        }
+    }
+}

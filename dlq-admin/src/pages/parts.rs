@@ -1,0 +1,171 @@
+//! Pieces of pages.
+
+use dlq_core::{Clock as _, Filter, LetterSummary, Status, SystemClock, Timestamp};
+use maud::{Markup, html};
+
+use crate::call::{Call, NO_QUERY};
+use crate::door::Visitor;
+use crate::filter;
+use crate::random;
+use crate::shown::{age, escape};
+
+/// Returns a text with everything visible that would steer a reader.
+pub(crate) fn visible(text: &str) -> String {
+    escape(text)
+}
+
+/// Returns the beginning of a text, visible, with a mark where it was cut.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => visible(&text[..end]) + "…",
+        None => visible(text),
+    }
+}
+
+/// Returns a time with its age.
+pub(crate) fn time(at: Timestamp) -> Markup {
+    let ahead = at > SystemClock.now();
+    html! {
+        time datetime=(at) title=(at) {
+            @if ahead { (at) } @else { (age(at)) " ago" }
+        }
+    }
+}
+
+/// Returns the field by which a form shows that it is ours.
+pub(crate) fn csrf(visitor: &Visitor) -> Markup {
+    html! {
+        @if let Some(token) = &visitor.csrf { input type="hidden" name="csrf" value=(token); }
+    }
+}
+
+/// Returns the hidden fields of a form that changes something: sent twice, it is carried out once.
+pub(crate) fn change_fields(visitor: &Visitor) -> Markup {
+    html! {
+        (csrf(visitor))
+        @if let Ok(key) = random::text() { input type="hidden" name="idempotency-key" value=(key); }
+    }
+}
+
+/// Returns hidden fields.
+pub(crate) fn hidden<N: AsRef<str>, V: AsRef<str>>(
+    pairs: impl IntoIterator<Item = (N, V)>,
+) -> Markup {
+    html! {
+        @for (name, value) in pairs {
+            input type="hidden" name=(name.as_ref()) value=(value.as_ref());
+        }
+    }
+}
+
+/// Returns the field for the reason.
+pub(crate) fn note(id: &str) -> Markup {
+    html! {
+        div.field {
+            label for=(id) { "Reason, kept in the audit" }
+            input id=(id) name="note" required maxlength="1000" autocomplete="off";
+        }
+    }
+}
+
+/// Returns the field in which the number of letters is typed.
+pub(crate) fn expect(count: u64) -> Markup {
+    html! {
+        div.field {
+            label for="expect" { "Type " strong { (count) } " to confirm" }
+            input id="expect" name="expect" required inputmode="numeric" pattern="[0-9]+" autocomplete="off";
+        }
+    }
+}
+
+/// Returns a status as a word with a colour.
+pub(crate) fn status(status: Status) -> Markup {
+    html! { span.status data-status=(status.as_str()) { (status) } }
+}
+
+/// Returns the first digits of an id.
+pub(crate) fn short(id: &impl ToString) -> String {
+    id.to_string().chars().take(12).collect()
+}
+
+/// Returns a table that scrolls by itself where the window is narrow.
+pub(crate) fn table(label: &str, head: &[&str], rows: Markup) -> Markup {
+    html! {
+        div.table role="region" aria-label=(label) tabindex="0" {
+            table {
+                thead { tr { @for name in head { th scope="col" { (name) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Returns a table of letters.
+pub(crate) fn letters(call: &Call, letters: &[LetterSummary]) -> Markup {
+    let rows = html! {
+        @for letter in letters {
+            tr {
+                th scope="row" { a href=(letter_link(call, &letter.id)) { code { (short(&letter.id)) } } }
+                td { (status(letter.state.status)) }
+                td { (cut(&letter.subject, 60)) }
+                td { (cut(&letter.consumer, 60)) }
+                td { (letter.reason) @if let Some(cause) = letter.cause { " / " (cause) } }
+                td.number { (letter.attempts) }
+                td { (time(letter.died_at)) }
+                td.wide { (cut(&letter.error, 160)) }
+            }
+        }
+    };
+    let head = ["Letter", "Status", "Subject", "Consumer", "Reason", "Attempts", "Died", "Error"];
+    table("Letters", &head, rows)
+}
+
+pub(crate) fn letter_link(call: &Call, id: &impl std::fmt::Display) -> String {
+    call.at_store(&format!("letters/{id}"), NO_QUERY)
+}
+
+/// Returns the conditions of a filter as a list, each with a link that leaves it out where `path` is given.
+pub(crate) fn conditions(call: &Call, filter: &Filter, path: Option<&str>) -> Markup {
+    let all = filter::params(filter);
+    html! {
+        @if all.is_empty() {
+            p { "No filter: every letter." }
+        } @else {
+            ul.conditions aria-label="Filter" {
+                @for (index, (name, value)) in all.iter().enumerate() {
+                    li {
+                        (name) " " strong { (cut(value, 80)) }
+                        @if let Some(path) = path {
+                            @let others = all.iter().enumerate().filter(|(other, _)| *other != index);
+                            @let others = others.map(|(_, (name, value))| (*name, value.as_str()));
+                            " " a href=(call.at_store(path, others)) aria-label={ "Without " (name) " " (cut(value, 80)) } { "×" }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns a list of names and values.
+pub(crate) fn facts(rows: impl IntoIterator<Item = (&'static str, Markup)>) -> Markup {
+    html! {
+        dl.facts {
+            @for (name, value) in rows {
+                div { dt { (name) } dd { (value) } }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_is_marked_and_visible() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("abcd", 3), "abc…");
+        assert_eq!(cut("ä\u{202e}ü", 2), "ä\\u{202e}…");
+    }
+}

@@ -1,0 +1,129 @@
+use axum::response::Response;
+use dlq_core::Status;
+use dlq_core::store::{OperationSpec, Plan, Target};
+use maud::{Markup, html};
+
+use super::parts::{change_fields, conditions, cut, expect, hidden, letters, note};
+use super::{Section, page as show};
+use crate::actions;
+use crate::call::{Call, NO_QUERY, see_other};
+use crate::filter;
+use crate::refusal::Refusal;
+
+/// Options of a replay that its form has, beside the destination.
+const OPTIONS: [(&str, &str, &str); 4] = [
+    ("rate", "Rate at most", "e.g. 50/s; empty for as fast as consumers take them"),
+    ("canary", "Canary", "send this many first, and stop when one of them fails again"),
+    ("limit", "Letters at most", "the oldest first; empty for all"),
+    (
+        "max-replays",
+        "Cap on replays",
+        "letters that were replayed this often are quarantined instead; 10 unless said, 0 for none",
+    ),
+];
+
+/// Shows what a replay would do, and asks.
+pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
+    let (spec, plan) = actions::plan(&call).await?;
+    let filter = filter::params(&spec.filter);
+    let all = call.params.is("all").then_some(("all", "true"));
+    let options = || {
+        let names = OPTIONS.iter().map(|(name, ..)| *name).chain(["to", "canary-wait"]);
+        let said = names.filter_map(|name| Some((name, call.params.text(name)?)));
+        said.collect::<Vec<_>>()
+    };
+    let body = html! {
+        h1 { "Replay letters" }
+        (conditions(&call, &spec.filter, None))
+        (explain(&plan, &spec))
+        @if !plan.sample.is_empty() {
+            h2 { "The first of them" }
+            (letters(&call, &plan.sample))
+        }
+        h2 { "How" }
+        form.narrow method="get" action=(call.at_store("replay", NO_QUERY)) {
+            (hidden(filter.iter().cloned()))
+            (hidden(all))
+            @for (name, label, about) in OPTIONS {
+                div.field {
+                    label for=(name) { (label) }
+                    input id=(name) name=(name) value=[call.params.text(name)] aria-describedby={ "h-" (name) };
+                    small id={ "h-" (name) } { (about) }
+                }
+            }
+            (destination(&call))
+            button type="submit" { "Plan again" }
+        }
+        @if plan.count > 0 {
+            h2 { "Send" }
+            form.narrow method="post" action=(call.at_store("replay", NO_QUERY)) {
+                (change_fields(&call.visitor))
+                (hidden(filter.iter().cloned()))
+                (hidden(all))
+                (hidden(options()))
+                (note("note"))
+                (expect(plan.count))
+                button type="submit" { "Replay " (plan.count) " letters" }
+            }
+        }
+    };
+    Ok(show(&call, Section::Operations, "Replay", body))
+}
+
+fn destination(call: &Call) -> Markup {
+    let to = call.params.text("to").unwrap_or("handler");
+    let clusters: Vec<_> = call.console.via.iter().map(ToString::to_string).collect();
+    html! {
+        @if clusters.is_empty() {
+            p.muted { "Letters go back to the consumers that failed, and to nobody else." }
+        } @else {
+            div.field {
+                label for="to" { "Destination" }
+                input id="to" name="to" value=(to) list="destinations" aria-describedby="h-to";
+                datalist #destinations { option value="handler"; option value="origin"; }
+                small #h-to {
+                    "handler: the consumer that failed, and nobody else. origin: where each letter came from, for everybody who listens "
+                    "there. Or a subject or topic. Letters for brokers are sent through " (cut(&clusters.join(", "), 200)) "."
+                }
+            }
+        }
+    }
+}
+
+fn explain(plan: &Plan, spec: &OperationSpec) -> Markup {
+    html! {
+        p {
+            strong { (plan.count) } " letters would be sent "
+            @match &spec.target {
+                Target::Handler => "back to the consumers that failed.",
+                Target::Origin => "to where they came from; everybody who listens there sees them again.",
+                other => { "to " strong { (cut(&other.to_string(), 200)) } "; everybody who listens there sees them." },
+            }
+            @if let Some(pace) = spec.pace { " At most " (pace) "." }
+            @if let Some(canary) = spec.canary { " The first " (canary) " go alone, and the rest waits for their outcome." }
+        }
+        @if plan.past_cap > 0 { p { (plan.past_cap) " of them were replayed too often and would be quarantined instead." } }
+        @if !plan.ineligible.is_empty() {
+            ul {
+                @for (status, count) in &plan.ineligible {
+                    li {
+                        (count)
+                        @match status {
+                            Status::Pending => " more match and are held by another operation.",
+                            status => { " more match but are " (status) " and stay as they are." },
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) async fn start(call: Call) -> Result<Response, Refusal> {
+    match actions::replay(&call, true).await? {
+        (_, Some(operation)) => {
+            see_other(&call.at_store(&format!("operations/{}", operation.id), NO_QUERY))
+        }
+        (_, None) => Err(Refusal::conflict("no letter can be sent back any more; look again")),
+    }
+}

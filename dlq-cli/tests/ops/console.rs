@@ -1,0 +1,150 @@
+//! `dlq serve --console`.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+
+use dlq_core::store::Sink as _;
+use dlq_sql::sqlite::SqliteStore;
+use dlq_testkit::fixtures::letter;
+
+use crate::common::{Ran, dlq};
+use crate::process::Process;
+
+/// A store of three letters, in a folder.
+async fn store() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dlq.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.put((0..3).map(letter).collect()).await.unwrap();
+    (folder, format!("sqlite://{}", path.display()))
+}
+
+/// Status and body of what is said to an address.
+fn ask(address: &str, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("{answer}"));
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n");
+    tokio::task::block_in_place(|| ask(address, &head))
+}
+
+/// Starts it, and returns its address and what it says about the console.
+fn start(args: &[&str]) -> (Process, String, String) {
+    let mut process = Process::start(dlq(&[&["serve", "--console"], args].concat()));
+    let line = process.line().unwrap();
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+    let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+    let console = process.line().unwrap();
+    (process, address, console)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_is_served_beside_the_metrics() {
+    let (_folder, url) = store().await;
+    let (process, address, said) = start(&["--metrics", "127.0.0.1:0", "--from", &url]);
+    assert_eq!(
+        said,
+        format!(
+            "dlq: the console is at http://{address}/ for this machine alone, without a login\n"
+        )
+    );
+    assert!(get(&address, "/metrics", "").1.contains("dlq_letters{status=\"pending\"} 3"));
+    assert_eq!(get(&address, "/health", "").0, 200);
+    assert_eq!(get(&address, "/", "").0, 303);
+    let (status, page) = get(&address, "/s/default/letters", "");
+    assert!(status == 200 && page.contains("<strong>3</strong> letters match"), "{page}");
+    let count = get(&address, "/api/v1/default/count?status=pending", "");
+    assert_eq!(count, (200, "{\"schema_version\":1,\"count\":3}".to_owned()));
+    // What it says is what the command says.
+    let listed =
+        Ran::from(dlq(&["list", "-o", "json", "--from", &url]).output().unwrap()).ok().json();
+    let served: serde_json::Value =
+        serde_json::from_str(&get(&address, "/api/v1/default/letters", "").1).unwrap();
+    assert_eq!(served, listed);
+    let body = "all=true&mark=resolved&note=noise&expect=3";
+    let post = format!(
+        "POST /api/v1/default/mark HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let marked = tokio::task::block_in_place(|| ask(&address, &post));
+    assert_eq!(marked.0, 200, "{}", marked.1);
+    let audit =
+        Ran::from(dlq(&["audit", "-o", "json", "--from", &url]).output().unwrap()).ok().json();
+    assert_eq!(audit["entries"][0]["by"]["note"], "noise");
+    // A page of a site whose name leads here.
+    let evil = "GET /s/default HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert_eq!(tokio::task::block_in_place(|| ask(&address, evil)).0, 403);
+    process.signal("-TERM");
+    assert_eq!(process.end().code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_let_in_who_has_one() {
+    let (folder, url) = store().await;
+    let file = folder.path().join("tokens");
+    std::fs::write(
+        &file,
+        "# people\nana admin ana-has-this-token\nrita read rita-has-this-token\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let file = file.display().to_string();
+    // With a login others may reach it.
+    let (_process, address, said) =
+        start(&["--metrics", "0.0.0.0:0", "--token-file", &file, "--from", &url]);
+    assert!(said.ends_with("/ and asks for a token\n"), "{said}");
+    let address = address.replace("0.0.0.0", "127.0.0.1");
+    assert_eq!(get(&address, "/api/v1/stores", "").0, 401);
+    assert_eq!(get(&address, "/s/default", "").0, 303);
+    let (status, stores) =
+        get(&address, "/api/v1/stores", "Authorization: Bearer rita-has-this-token\r\n");
+    assert!(status == 200 && stores.contains("\"role\":\"read\""), "{stores}");
+    assert_eq!(get(&address, "/metrics", "").0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_be_open_to_everybody_is_refused() {
+    let (folder, url) = store().await;
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (empty, short) = (path("empty", "# nobody\n"), path("short", "ana admin s3cret\n"));
+    let serve = |args: &[&str]| Ran::from(dlq(&[&["serve"], args].concat()).output().unwrap());
+    for (args, text) in [
+        (
+            &["--console", "--metrics", "0.0.0.0:0", "--from", &url][..],
+            "name the tokens with --token-file FILE",
+        ),
+        (&["--console", "--metrics", "[::]:0", "--from", &url], "without a login everybody"),
+        (
+            &["--console", "--token-file", &empty, "--from", &url],
+            "has no token; write a line for each",
+        ),
+        (&["--console", "--token-file", &short, "--from", &url], "fewer than 16 characters"),
+        (
+            &["--console", "--token-file", "/nowhere", "--from", &url],
+            "cannot read the tokens from /nowhere",
+        ),
+        (&["--token-file", &short, "--from", &url], "--console"),
+    ] {
+        let ran = tokio::task::block_in_place(|| serve(args));
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(text) && !ran.err.contains("s3cret"), "{args:?}: {}", ran.err);
+    }
+    for from in ["nats://127.0.0.1:1/DLQ", "kafka://127.0.0.1:1/dlq", "redis://127.0.0.1:1/dlq"] {
+        let ran = tokio::task::block_in_place(|| serve(&["--console", "--from", from]));
+        assert_eq!(ran.code, 2, "{from}: {}", ran.err);
+        assert!(ran.err.contains("dlq ingest --from"), "{from}: {}", ran.err);
+    }
+}
