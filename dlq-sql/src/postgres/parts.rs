@@ -119,7 +119,7 @@ mod tests {
         let all = all(&names);
         let of = |kind: &str| all.iter().filter(|part| part.kind == kind).count();
         let found = ["table", "index", "sequence", "view", "function", "trigger"].map(of);
-        assert_eq!(found, [11, 19, 1, 1, 3, 4]);
+        assert_eq!(found, [12, 20, 1, 1, 3, 4]);
         assert_eq!(found.iter().sum::<usize>(), all.len());
         assert!(all.iter().all(|part| part.sql.ends_with(';')));
         let key = all.iter().find(|part| part.name == "dlq_events_by_key").unwrap();

@@ -43,17 +43,33 @@ pub(super) fn version_3(names: &Names) -> String {
 }
 
 /// Small texts beside the letters: JSON by kind and name.
+///
+/// Whoever may read or write letters may do the same here: a consumer whose user was granted the tables of an earlier version
+/// could write no death otherwise by which a letter leaves its group.
 pub(super) fn version_4(names: &Names) -> String {
+    let Names { documents, letters, .. } = names;
     format!(
         r#"
-CREATE TABLE {} (
+CREATE TABLE {documents} (
     kind text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
     value text NOT NULL,
     PRIMARY KEY (kind, name)
 );
-"#,
-        names.documents
+DO $body$
+DECLARE one record;
+BEGIN
+    FOR one IN
+        SELECT a.grantee, a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = to_regclass('{letters}')
+            AND a.grantee <> c.relowner AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+    LOOP
+        EXECUTE format('GRANT %s ON {documents} TO %s', one.privilege_type,
+            CASE one.grantee WHEN 0 THEN 'PUBLIC' ELSE one.grantee::regrole::text END);
+    END LOOP;
+END
+$body$;
+"#
     )
 }
 

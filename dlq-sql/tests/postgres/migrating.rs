@@ -205,6 +205,33 @@ async fn an_older_schema_is_refused_where_nobody_may_migrate() {
     assert_eq!((version(&schema).await, indexes(&schema).await), (1, vec![]));
 }
 
+/// Whoever was granted the tables of an earlier version goes on without another grant.
+#[tokio::test]
+async fn rights_on_the_letters_hold_for_new_tables() {
+    if !available() {
+        return;
+    }
+    let (schema, _store) = of_version_1(1).await;
+    let (user, name) = (format!("{}_user", schema.name), &schema.name);
+    let mut conn = schema.connect().await;
+    let all = format!(
+        "CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {name} TO {user}; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {user}; \
+         GRANT USAGE ON ALL SEQUENCES IN SCHEMA {name} TO {user}"
+    );
+    sqlx::raw_sql(AssertSqlSafe(all)).execute(&mut conn).await.unwrap();
+    schema.builder().apply_migration().await.unwrap();
+    let url = schema.url.replacen("postgres@", &format!("{user}@"), 1);
+    assert_ne!(url, schema.url);
+    let theirs = PostgresStore::builder(url).schema(name.as_str()).migrate(false).open().await;
+    let theirs = theirs.unwrap();
+    // The letter leaves its group, which is kept in the new table.
+    let mut anew = letter(0).with_generation(1);
+    anew.fingerprint = dlq_core::Fingerprint::of("another", dlq_core::Reason::Manual, None);
+    theirs.put(vec![anew]).await.unwrap();
+    conn.execute(AssertSqlSafe(format!("DROP OWNED BY {user}; DROP ROLE {user}"))).await.unwrap();
+}
+
 /// Looking creates nothing.
 #[tokio::test]
 async fn what_is_to_be_done_is_said_without_doing_it() {
