@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use dlq_core::policy::duration;
 use dlq_core::store::{
-    AuditEntry, AuditRequest, Control, Edit, EditError, Maintenance as _, Mark, Marked, Operation,
-    OperationSpec, Plan, Selection, Target,
+    AuditEntry, AuditRequest, Control, Edit, EditError, GroupKey, GroupRecord, GroupState,
+    GroupUpdate, Maintenance as _, Mark, Marked, Operation, OperationSpec, Plan, Presence,
+    Selection, Target, Triage, TriagedGroup,
 };
-use dlq_core::{Binding, DeadLetter, DeadLetters, Filter, OperationId, Order, PageRequest};
+use dlq_core::{
+    Binding, Clock as _, DeadLetter, DeadLetters, Filter, OperationId, Order, PageRequest,
+    SystemClock, Timestamp,
+};
 
 use crate::call::Call;
 use crate::door::from_base64;
@@ -342,6 +346,86 @@ pub(crate) async fn reveal(call: &Call) -> Result<DeadLetter, Refusal> {
         );
         Refusal { message, ..refusal }
     })
+}
+
+/// Groups of the states that are asked for, and how many there are of others.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    pub(crate) shown: Vec<TriagedGroup>,
+    pub(crate) others: usize,
+    /// True if more are of these states than were asked for.
+    pub(crate) has_more: bool,
+}
+
+/// Returns at most `limit` groups of the states that are asked for.
+pub(crate) async fn groups(call: &Call, filter: Filter, limit: u32) -> Result<Groups, Refusal> {
+    let states = call.params.get_all::<GroupState>("state")?;
+    let is_meant = |state: GroupState| {
+        if states.is_empty() { state.is_open() } else { states.contains(&state) }
+    };
+    // Closed groups must not take the places of open ones.
+    let all = call.letters()?.triaged_groups(filter, limit.max(1_000)).await?;
+    let (mut shown, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| is_meant(it.state));
+    let has_more = shown.len() > limit as usize;
+    shown.truncate(limit as usize);
+    Ok(Groups { shown, others: others.len(), has_more })
+}
+
+/// The group that the request names.
+pub(crate) fn group_key(call: &Call) -> Result<GroupKey, Refusal> {
+    let lacking = || Refusal::invalid("`fingerprint` and `consumer` name a group");
+    let fingerprint = call.params.get("fingerprint")?.ok_or_else(lacking)?;
+    let consumer = call.params.text("consumer").ok_or_else(lacking)?;
+    Ok(GroupKey::new(consumer, fingerprint))
+}
+
+/// Returns what is known of a group, with its letters if it has any.
+pub(crate) async fn group(
+    call: &Call,
+    key: &GroupKey,
+) -> Result<(Option<TriagedGroup>, GroupRecord), Refusal> {
+    let letters = call.letters()?;
+    let group = letters.triaged_groups(key.filter(), 1).await?.into_iter().next();
+    Ok((group, letters.group_record(key.clone()).await?))
+}
+
+/// Decides about the group that the request names, and returns which it is.
+pub(crate) async fn triage(call: &Call) -> Result<GroupKey, Refusal> {
+    let params = &call.params;
+    let mut update = GroupUpdate::new();
+    let time = params.text("for").filter(|text| !text.trim().is_empty());
+    // A form sends empty fields: `decision` empty leaves the decision as it is.
+    update.triage = match params.text("decision").unwrap_or_default() {
+        "" => None,
+        "new" => Some(Triage::New),
+        "acknowledged" => Some(Triage::Acknowledged),
+        "resolved" => Some(Triage::Resolved),
+        "snoozed" => {
+            let time = time.ok_or_else(|| {
+                Refusal::invalid("`for` says how long a group is snoozed, e.g. 2h or 7d")
+            })?;
+            Some(Triage::Snoozed(SystemClock.now().after(span("for", time)?)))
+        }
+        _ => {
+            return Err(Refusal::invalid("`decision` is new, acknowledged, snoozed or resolved"));
+        }
+    };
+    update.owner = params.text("owner").map(|owner| owner.trim().to_owned());
+    update.note = params.text("text").map(|text| text.trim().to_owned());
+    if update.is_empty() {
+        return Err(Refusal::invalid("nothing is asked for; say decision, owner or text"));
+    }
+    let key = group_key(call)?;
+    call.letters()?.update_group(key.clone(), update, call.actor()).await?;
+    Ok(key)
+}
+
+/// Returns the consumers that are asked for, and the time by the store's clock.
+pub(crate) async fn consumers(call: &Call) -> Result<(Vec<Presence>, Timestamp), Refusal> {
+    let (mut present, now) = call.letters()?.consumers().await?;
+    let is_gone = call.params.is("gone");
+    present.retain(|it| !is_gone || !it.is_alive(now));
+    Ok((present, now))
 }
 
 /// Returns the entries of the audit that are asked for.

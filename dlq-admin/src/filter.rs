@@ -34,6 +34,7 @@ pub(crate) const FILTER: &[Parameter] = &[
     Parameter::many("fingerprint", "group of errors"),
     Parameter::one("since", "stored at or after: a time (2026-11-21T03:00:00Z) or an age (1h)"),
     Parameter::one("until", "stored before: a time or an age"),
+    Parameter::one("died-since", "died at or after, for the first time or anew: a time or an age"),
     Parameter::one("min-attempts", "at least this many attempts"),
     Parameter::one("max-attempts", "at most this many attempts"),
     Parameter::one("min-retries", "sent back at least this often"),
@@ -82,6 +83,7 @@ pub(crate) async fn read(params: &Params, letters: &DeadLetters) -> Result<Filte
     }
     filter.since = params.get::<When>("since")?.map(|when| when.0);
     filter.until = params.get::<When>("until")?.map(|when| when.0);
+    filter.died_since = params.get::<When>("died-since")?.map(|when| when.0);
     filter.min_attempts = params.get("min-attempts")?;
     filter.max_attempts = params.get("max-attempts")?;
     filter.min_retries = params.get("min-retries")?;
@@ -124,6 +126,7 @@ pub(crate) fn params(filter: &Filter) -> Vec<(&'static str, String)> {
     all(&mut out, "fingerprint", &filter.fingerprints);
     all(&mut out, "since", filter.since);
     all(&mut out, "until", filter.until);
+    all(&mut out, "died-since", filter.died_since);
     all(&mut out, "min-attempts", filter.min_attempts);
     all(&mut out, "max-attempts", filter.max_attempts);
     all(&mut out, "min-retries", filter.min_retries);

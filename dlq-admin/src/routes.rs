@@ -90,6 +90,25 @@ const PAGE: &[Parameter] = &[
     Parameter::one("cursor", "where the former page ended: its `next`"),
     Parameter::one("oldest-first", "true for the oldest first"),
 ];
+const STATE: &[Parameter] = &[Parameter::many(
+    "state",
+    "new, regressed, acknowledged, snoozed or resolved; the first three unless said",
+)];
+const GONE: &[Parameter] =
+    &[Parameter::one("gone", "true for those of whom nothing was heard for a minute")];
+const GROUP: &[Parameter] = &[
+    Parameter::required("fingerprint", "the group"),
+    Parameter::required("consumer", "its consumer"),
+];
+const TRIAGE: &[Parameter] = &[
+    Parameter::one(
+        "decision",
+        "new, acknowledged, snoozed or resolved; the present one unless said",
+    ),
+    Parameter::one("for", "with snoozed: how long, e.g. 2h or 7d"),
+    Parameter::one("owner", "who cares for it; an empty text for nobody"),
+    Parameter::one("text", "a note for those who look at it next; an empty text for none"),
+];
 const LIMIT: &[Parameter] = &[Parameter::one("limit", "how many at most, up to 500")];
 const ITEMS: &[Parameter] = &[
     Parameter::one("limit", "how many letters at most, up to 500; 50 unless said"),
@@ -194,7 +213,10 @@ routes! {
     POST "/api/v1/{store}/letters/{id}/edit" Admin Api api::edit, "Changes the payload or the headers of one letter", &[EDIT, DRY_RUN, NOTE], most EDIT_BODY;
     POST "/api/v1/{store}/letters/{id}/undo" Admin Api api::undo, "Gives a letter back what it was before its latest edit", &[UNDO, DRY_RUN, NOTE];
     GET "/api/v1/{store}/count" Read Api api::count, "Counts letters", &[FILTER];
-    GET "/api/v1/{store}/groups" Read Api api::groups, "Groups letters by error, largest group first", &[FILTER, LIMIT];
+    GET "/api/v1/{store}/groups" Read Api api::groups, "Groups letters by error, those that nobody has decided about first", &[FILTER, LIMIT, STATE];
+    GET "/api/v1/{store}/group" Read Api api::group, "Returns what is known of a group of errors", &[GROUP];
+    POST "/api/v1/{store}/group" Operate Api api::triage, "Decides about a group of errors, and gives it an owner or a note", &[GROUP, TRIAGE, NOTE];
+    GET "/api/v1/{store}/consumers" Read Api api::consumers, "Lists the consumers that were heard of", &[GONE];
     GET "/api/v1/{store}/stats" Read Api api::stats, "Counts letters by status, reason, cause, class, subject and consumer", &[FILTER];
     POST "/api/v1/{store}/plan" Operate Api api::plan, "Says what a replay would do, and does nothing", &[FILTER, REPLAY, CHANGE];
     POST "/api/v1/{store}/replay" Operate Api api::replay, "Sends letters back", &[FILTER, REPLAY, CHANGE, NOTE];
@@ -217,7 +239,9 @@ routes! {
     GET "/assets/style.css" Everybody Page pages::style, "Style sheet", &[];
     GET "/assets/console.js" Everybody Page pages::script, "Script", &[];
     GET "/s/{store}" Read Page pages::overview::page, "Overview", &[];
-    GET "/s/{store}/groups" Read Page pages::groups::all, "Groups", &[FILTER];
+    GET "/s/{store}/groups" Read Page pages::groups::all, "Groups", &[FILTER, STATE];
+    POST "/s/{store}/group" Operate Page pages::groups::triage, "Decides about a group", &[GROUP, TRIAGE, NOTE];
+    GET "/s/{store}/consumers" Read Page pages::consumers::page, "Consumers", &[GONE];
     GET "/s/{store}/group" Read Page pages::groups::one, "Group", &[FILTER];
     GET "/s/{store}/letters" Read Page pages::letters::page, "Letters", &[FILTER, PAGE];
     GET "/s/{store}/letters/{id}" Read Page pages::letter::page, "Letter", &[VIEW];

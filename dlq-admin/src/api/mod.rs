@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use dlq_core::store::Control;
+use dlq_core::store::{Control, GroupKey, Presence};
 use serde_json::{Value, json};
 
 use crate::access::Role;
@@ -105,8 +105,43 @@ pub(crate) async fn count(call: Call) -> Result<Response, Refusal> {
 pub(crate) async fn groups(call: Call) -> Result<Response, Refusal> {
     let letters = call.letters()?;
     let filter = filter::read(&call.params, letters).await?;
-    let groups = letters.groups(filter, limit(&call, 20)?).await?;
-    call::json(&json!({ "groups": groups }))
+    let groups = actions::groups(&call, filter, limit(&call, 20)?).await?;
+    call::json(&json!({ "groups": groups.shown }))
+}
+
+pub(crate) async fn group(call: Call) -> Result<Response, Refusal> {
+    let key = actions::group_key(&call)?;
+    group_document(&call, key).await
+}
+
+pub(crate) async fn triage(call: Call) -> Result<Response, Refusal> {
+    let key = actions::triage(&call).await?;
+    group_document(&call, key).await
+}
+
+async fn group_document(call: &Call, key: GroupKey) -> Result<Response, Refusal> {
+    let (group, record) = actions::group(call, &key).await?;
+    match group {
+        Some(group) => call::json(&group),
+        // Of a group without letters there is the record alone.
+        None => call::json(&json!({
+            "consumer": key.consumer,
+            "fingerprint": key.fingerprint,
+            "count": 0,
+            "record": record,
+        })),
+    }
+}
+
+pub(crate) async fn consumers(call: Call) -> Result<Response, Refusal> {
+    let (present, now) = actions::consumers(&call).await?;
+    let document = |it: &Presence| {
+        let mut document = serde_json::to_value(it).unwrap_or_default();
+        document["is_alive"] = it.is_alive(now).into();
+        document
+    };
+    let consumers: Vec<_> = present.iter().map(document).collect();
+    call::json(&json!({ "consumers": consumers }))
 }
 
 pub(crate) async fn stats(call: Call) -> Result<Response, Refusal> {

@@ -1,14 +1,15 @@
 use std::collections::BTreeMap;
 
 use axum::response::Response;
-use dlq_core::store::Group;
+use dlq_core::store::{GroupKey, Triage, TriagedGroup};
 use dlq_core::{Filter, LetterSummary, PageRequest};
 use maud::{Markup, html};
 
-use super::parts::{conditions, cut, facts, letters, table, time};
+use super::parts::{change_fields, conditions, cut, facts, hidden, letters, note, table, time};
 use super::{Section, page};
 use crate::access::Role;
-use crate::call::Call;
+use crate::actions;
+use crate::call::{Call, NO_QUERY, see_other};
 use crate::filter;
 use crate::refusal::Refusal;
 
@@ -20,38 +21,134 @@ const SAMPLES: u32 = 20;
 pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
     let store = call.letters()?;
     let filter = filter::read(&call.params, store).await?;
-    let groups = store.groups(filter.clone(), GROUPS).await?;
+    let groups = actions::groups(&call, filter.clone(), GROUPS).await?;
+    let is_open = call.params.text("state").is_none();
+    let query = filter::params(&filter);
+    let closed = ["snoozed", "resolved"].map(|state| ("state", state.to_owned()));
+    let others = call.at_store("groups", query.iter().cloned().chain(closed));
     let body = html! {
         h1 { "Groups" }
-        p { "Letters that failed for the same reason in the same place, the largest group first." }
+        p { "Letters that failed for the same reason in the same place: first those that nobody has decided about, then those that grow." }
         (conditions(&call, &filter, Some("groups")))
-        @if groups.is_empty() { p { "No letters match." } } @else { (table_of(&call, &groups)) }
-        @if groups.len() >= GROUPS as usize { p { "Only the largest " (GROUPS) " are shown; narrow the filter to see others." } }
+        @if groups.shown.is_empty() { p { "No group is to be looked at." } } @else { (table_of(&call, &groups.shown)) }
+        @if groups.has_more { p { "Only " (GROUPS) " are shown; narrow the filter to see others." } }
+        @if is_open && groups.others > 0 {
+            p { a href=(others) { (groups.others) " more are snoozed or resolved" } }
+        } @else if !is_open {
+            p { a href=(call.at_store("groups", query)) { "Show those that are open" } }
+        }
     };
     Ok(page(&call, Section::Groups, "Groups", body))
 }
 
-pub(crate) fn table_of(call: &Call, groups: &[Group]) -> Markup {
+pub(crate) fn table_of(call: &Call, groups: &[TriagedGroup]) -> Markup {
     let rows = html! {
-        @for group in groups {
+        @for it in groups {
+            @let group = &it.group;
             tr {
-                th scope="row" { a href=(link(call, group)) { code { (group.fingerprint) } } }
+                th scope="row" { a href=(link(call, &group.key())) { code { (group.fingerprint) } } }
+                td { (it.state) }
                 td.number { (group.count) }
+                td.number { (it.last_hour) @if it.is_growing { " " span title="growing" { "↑" } } }
                 td { (cut(&group.consumer, 60)) }
                 td { (group.sample.class) @if let Some(cause) = group.sample.cause { " / " (cause) } }
                 td { (time(group.first_seen)) }
                 td { (time(group.last_seen)) }
+                td { @if let Some(owner) = &it.record.owner { (cut(owner, 40)) } }
                 td.wide { (cut(&group.sample.error, 160)) }
             }
         }
     };
-    let head = ["Group", "Letters", "Consumer", "Class", "First", "Last", "Latest error"];
+    let head = [
+        "Group",
+        "State",
+        "Letters",
+        "Last hour",
+        "Consumer",
+        "Class",
+        "First",
+        "Last",
+        "Owner",
+        "Latest error",
+    ];
     table("Groups", &head, rows)
 }
 
-fn link(call: &Call, group: &Group) -> String {
-    let fingerprint = group.fingerprint.to_string();
-    call.at_store("group", [("fingerprint", &fingerprint), ("consumer", &group.consumer)])
+fn link(call: &Call, key: &GroupKey) -> String {
+    let fingerprint = key.fingerprint.to_string();
+    call.at_store("group", [("fingerprint", &fingerprint), ("consumer", &key.consumer)])
+}
+
+/// Decides about a group, and shows it again.
+pub(crate) async fn triage(call: Call) -> Result<Response, Refusal> {
+    let key = actions::triage(&call).await?;
+    see_other(&link(&call, &key))
+}
+
+/// Returns what is known of a group besides its letters.
+fn known(call: &Call, it: &TriagedGroup) -> Markup {
+    let record = &it.record;
+    let state = html! {
+        (it.state)
+        @if let Triage::Snoozed(until) = record.triage { " until " (until) }
+        @if let (Some(at), Some(who)) = (record.decided_at, &record.decided_by) {
+            span.muted { ", by " (cut(who, 60)) " " (time(at)) }
+        }
+    };
+    let of_late = html! {
+        (it.last_hour) " in an hour, " (it.last_day) " in a day"
+        @if it.is_growing { ", growing" }
+    };
+    html! {
+        (facts([
+            ("state", state),
+            ("of late", of_late),
+            ("owner", html! { (record.owner.as_deref().map_or_else(|| "nobody".to_owned(), |owner| cut(owner, 80))) }),
+            ("note", html! { (record.note.as_deref().map_or_else(|| "none".to_owned(), |note| cut(note, 1_000))) }),
+        ]))
+        @if call.may(Role::Operate) { (form_of(call, it)) }
+    }
+}
+
+fn form_of(call: &Call, it: &TriagedGroup) -> Markup {
+    let key = it.group.key();
+    let decisions = [
+        ("", "leave as it is"),
+        ("acknowledged", "acknowledge: somebody knows of it"),
+        ("snoozed", "snooze"),
+        ("resolved", "resolve: its cause is mended"),
+        ("new", "reopen: nobody has decided anything"),
+    ];
+    html! {
+        details.filter {
+            summary { "Decide" }
+            form.narrow method="post" action=(call.at_store("group", NO_QUERY)) {
+                (change_fields(&call.visitor))
+                (hidden([("fingerprint", key.fingerprint.to_string()), ("consumer", key.consumer)]))
+                div.field {
+                    label for="decision" { "Decision" }
+                    select id="decision" name="decision" {
+                        @for (value, name) in decisions { option value=(value) { (name) } }
+                    }
+                }
+                div.field {
+                    label for="for" { "Snooze for, e.g. 2h or 7d" }
+                    input id="for" name="for" autocomplete="off";
+                }
+                div.field {
+                    label for="owner" { "Owner" }
+                    input id="owner" name="owner" maxlength="200" value=[it.record.owner.as_deref()];
+                }
+                div.field {
+                    label for="text" { "Note" }
+                    // A browser leaves the first line break out.
+                    textarea id="text" name="text" maxlength="4000" rows="3" spellcheck="false" { "\n" (it.record.note.as_deref().unwrap_or_default()) }
+                }
+                (note("reason"))
+                button type="submit" { "Save" }
+            }
+        }
+    }
 }
 
 pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
@@ -62,16 +159,17 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
             "`fingerprint` names no single group; see the list of groups",
         ));
     };
-    let groups = store.groups(filter.clone(), 2).await?;
+    let groups = store.triaged_groups(filter.clone(), 2).await?;
     let samples = store.list(filter.clone(), PageRequest::new().limit(SAMPLES)).await?;
     let Some(first) = groups.first() else {
         return Err(Refusal::not_found("no letter is of this group any more"));
     };
     let stats = store.stats(filter.clone()).await?;
     let query: Vec<_> = filter::params(&filter);
-    let seen = groups.iter().fold((first.first_seen, first.last_seen), |seen, group| {
-        (seen.0.min(group.first_seen), seen.1.max(group.last_seen))
-    });
+    let times = (first.group.first_seen, first.group.last_seen);
+    let seen = groups
+        .iter()
+        .fold(times, |seen, it| (seen.0.min(it.group.first_seen), seen.1.max(it.group.last_seen)));
     let statuses = html! {
         @for (status, count) in stats.by_status.iter().filter(|(_, count)| **count > 0) {
             span { (count) " " (status) " " }
@@ -79,13 +177,14 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
     };
     let body = html! {
         h1 { "Group " code { (fingerprint) } }
-        p.error-text { (cut(&first.sample.error, 1_000)) }
+        p.error-text { (cut(&first.group.sample.error, 1_000)) }
         (facts([
             ("letters", html! { (stats.total) }),
             ("by status", statuses),
             ("first stored", time(seen.0)),
             ("last stored", time(seen.1)),
         ]))
+        @if groups.len() == 1 { (known(&call, first)) }
         (conditions(&call, &filter, None))
         ul.actions {
             @if call.may(Role::Operate) {

@@ -5,6 +5,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod change;
+pub(crate) mod consumers;
 pub(crate) mod edit;
 pub(crate) mod groups;
 pub(crate) mod letter;
@@ -94,14 +95,16 @@ pub(crate) enum Section {
     Groups,
     Letters,
     Operations,
+    Consumers,
     Audit,
 }
 
-const SECTIONS: [(Section, &str, &str); 5] = [
+const SECTIONS: [(Section, &str, &str); 6] = [
     (Section::Overview, "", "Overview"),
     (Section::Groups, "groups", "Groups"),
     (Section::Letters, "letters", "Letters"),
     (Section::Operations, "operations", "Operations"),
+    (Section::Consumers, "consumers", "Consumers"),
     (Section::Audit, "audit", "Audit"),
 ];
 

@@ -1,12 +1,13 @@
 use std::time::Duration;
 
 use axum::response::Response;
-use dlq_core::store::{Claims as _, Due, Group, Maintenance as _, Operation, Stats};
+use dlq_core::store::{Claims as _, Due, Maintenance as _, Operation, Stats, TriagedGroup};
 use dlq_core::{Clock as _, Filter, Status, SystemClock};
 use maud::{Markup, html};
 
 use super::parts::{cut, table, time};
 use super::{Section, groups, operations, page as show};
+use crate::actions;
 use crate::call::{Call, segment};
 use crate::refusal::Refusal;
 
@@ -24,7 +25,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let running: Vec<_> = letters.operations(50).await?;
     let running: Vec<_> = running.into_iter().filter(|one| !one.state.is_final()).collect();
     let day = Filter::new().since(SystemClock.now().before(DAY));
-    let groups = letters.groups(day, 10).await?;
+    let groups = actions::groups(&call, day, 10).await?.shown;
     let store = call.store.as_ref().map_or("", |(name, _)| name);
     let events = call.link(&format!("api/v1/{}/events", segment(store)));
     let body = html! {
@@ -118,11 +119,11 @@ fn waiting(due: &[Due]) -> Markup {
     }
 }
 
-fn newest(call: &Call, found: &[Group]) -> Markup {
+fn newest(call: &Call, found: &[TriagedGroup]) -> Markup {
     html! {
         section aria-labelledby="groups" {
             h2 #groups { "Groups of the last 24 hours" }
-            @if found.is_empty() { p { "No letter was stored in the last 24 hours." } }
+            @if found.is_empty() { p { "Nothing of the last 24 hours is to be looked at." } }
             @else { (groups::table_of(call, found)) }
         }
     }

@@ -44,7 +44,7 @@ async fn what_is_asked_for_is_what_the_store_says() {
         assert_eq!(get("count?status=quarantined").await, document(json!({ "count": count })));
         let stats = letters.stats(filter).await.unwrap();
         assert_eq!(get("stats?status=quarantined").await, document(stats), "{name}");
-        let groups = letters.groups(Filter::new(), 20).await.unwrap();
+        let groups = letters.triaged_groups(Filter::new(), 20).await.unwrap();
         assert_eq!(get("groups").await, document(json!({ "groups": groups })), "{name}");
 
         let id = letter(5).id;

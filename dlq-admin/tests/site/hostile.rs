@@ -1,7 +1,7 @@
 //! Letters that were written to harm who looks at them.
 
 use dlq_core::store::Maintenance as _;
-use dlq_core::store::{Actor, Mark, OperationSpec, Selection};
+use dlq_core::store::{Actor, GroupKey, GroupUpdate, Heartbeat, Mark, OperationSpec, Selection};
 use dlq_core::{
     Attempt, Cause, DeadLetter, ErrorClass, Failure, Filter, History, Message, Origin, Position,
     Reason,
@@ -59,7 +59,7 @@ const TAGS: &[&str] = &[
     "div", "span", "form", "button", "main", "h1", "h2", "p", "strong", "section", "table",
     "thead", "tbody", "tr", "th", "td", "code", "time", "details", "summary", "fieldset", "legend",
     "label", "input", "small", "dl", "dt", "dd", "ol", "pre", "br", "progress", "textarea", "del",
-    "ins", "datalist", "option",
+    "ins", "datalist", "select", "option",
 ];
 
 /// Reads a page as a browser does, and fails at everything that none of our templates has.
@@ -147,6 +147,11 @@ async fn no_text_of_a_letter_becomes_more_than_text() {
             ("attr", &format!("{text}={text}")),
             ("event-id", text),
         ]);
+        let key = GroupKey::new(one.consumer.clone(), one.fingerprint);
+        let noted = GroupUpdate::new().owner(*text).note(*text);
+        site.letters.update_group(key, noted, by(text)).await.unwrap();
+        let heartbeat = Heartbeat::new(*text, *text).host(*text).build(*text).reads([*text]);
+        site.letters.store().heartbeat(heartbeat).await.unwrap();
         let group = form(&[("fingerprint", &one.fingerprint.to_string()), ("consumer", text)]);
         for path in [
             format!("/s/default/letters/{id}"),
@@ -185,6 +190,7 @@ async fn no_text_of_a_letter_becomes_more_than_text() {
         "/s/default/letters",
         "/s/default/groups",
         "/s/default/operations",
+        "/s/default/consumers",
         "/s/default/audit",
     ] {
         read(&site.get(path).await.ok().body, path);

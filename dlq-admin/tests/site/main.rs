@@ -9,3 +9,4 @@ mod common;
 mod console;
 mod events;
 mod hostile;
+mod triage;

@@ -1,0 +1,92 @@
+//! Groups that somebody decides about, and consumers that are there.
+
+use dlq_admin::Role;
+use dlq_core::store::{GroupKey, Heartbeat, Maintenance as _, Triage};
+use dlq_testkit::fixtures::letter;
+use serde_json::json;
+
+use crate::common::{Site, form, stores, tokens};
+
+fn query() -> String {
+    let fingerprint = letter(0).fingerprint.to_string();
+    form(&[("fingerprint", &fingerprint), ("consumer", "orders.handle")])
+}
+
+#[tokio::test]
+async fn a_group_is_decided_about_by_a_program() {
+    for (name, store, _folder) in stores().await {
+        let site = Site::with(store, (0..3).map(letter).collect()).await;
+        let at = format!("/api/v1/default/group?{}", query());
+        assert_eq!(site.get(&at).await.ok().json()["state"], "new", "{name}");
+        let decide =
+            json!({ "decision": "snoozed", "for": "2h", "owner": "payments", "note": "x" });
+        let decided = site.post_json(&at, decide).await.ok().json();
+        assert_eq!((&decided["state"], &decided["count"]), (&json!("snoozed"), &json!(3)));
+        assert_eq!(decided["record"]["owner"], "payments", "{name}");
+        let count = async |path: &str| {
+            let groups = site.get(path).await.ok().json();
+            groups["groups"].as_array().unwrap().len()
+        };
+        assert_eq!(count("/api/v1/default/groups").await, 0, "{name}");
+        assert_eq!(count("/api/v1/default/groups?state=snoozed").await, 1, "{name}");
+        for wrong in [
+            json!({ "decision": "later", "note": "x" }),
+            json!({ "decision": "snoozed", "note": "x" }),
+            json!({ "note": "x" }),
+            json!({ "decision": "resolved" }),
+        ] {
+            site.post_json(&at, wrong.clone()).await.is(400);
+        }
+        let long = json!({ "text": "x".repeat(5_000), "note": "x" });
+        site.post_json(&at, long).await.is(422);
+        let audit = site.get("/api/v1/default/audit?action=triage").await.ok().json();
+        assert_eq!(audit["entries"].as_array().unwrap().len(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_group_is_decided_about_on_its_page() {
+    let site = Site::of((0..3).map(letter).collect()).await;
+    let at = format!("/s/default/group?{}", query());
+    let page = site.get(&at).await.ok();
+    assert!(page.body.contains("Decide"), "{}", page.body);
+    let (csrf, key) = (page.field("csrf"), page.field("idempotency-key"));
+    let fingerprint = letter(0).fingerprint.to_string();
+    let sent = form(&[
+        ("csrf", &csrf),
+        ("idempotency-key", &key),
+        ("fingerprint", &fingerprint),
+        ("consumer", "orders.handle"),
+        ("decision", "resolved"),
+        ("for", ""),
+        ("owner", "ana"),
+        ("text", "call the bank"),
+        ("note", "the fix is out"),
+    ]);
+    let saved = site.post("/s/default/group", &sent).await.is(303);
+    assert!(saved.location().contains("s/default/group?fingerprint="), "{}", saved.location());
+    let record = GroupKey::new("orders.handle", letter(0).fingerprint);
+    let record = site.letters.group_record(record).await.unwrap();
+    assert_eq!((record.triage, record.owner.as_deref()), (Triage::Resolved, Some("ana")));
+    let page = site.get(&at).await.ok().body;
+    assert!(page.contains("call the bank") && page.contains("resolved"), "{page}");
+    let groups = site.get("/s/default/groups").await.ok().body;
+    assert!(groups.contains("1 more are snoozed or resolved"), "{groups}");
+    let read = site.access(tokens()).bearer(Role::Read);
+    assert!(!read.get(&at).await.ok().body.contains("Decide"), "who only reads has no form");
+}
+
+#[tokio::test]
+async fn consumers_are_shown() {
+    let site = Site::of(Vec::new()).await;
+    let heartbeat = Heartbeat::new("billing", "1-x").host("web-1").build("1.4.2");
+    site.letters.store().heartbeat(heartbeat.reads(["orders.>"])).await.unwrap();
+    let page = site.get("/s/default/consumers").await.ok().body;
+    for part in ["billing", "alive", "web-1", "1.4.2", "orders.&gt;"] {
+        assert!(page.contains(part), "`{part}` is not in {page}");
+    }
+    let all = site.get("/api/v1/default/consumers").await.ok().json();
+    assert_eq!(all["consumers"][0]["is_alive"], true);
+    let gone = site.get("/api/v1/default/consumers?gone=true").await.ok().json();
+    assert_eq!(gone["consumers"], json!([]));
+}
