@@ -1,7 +1,7 @@
 //! Pieces of pages.
 
 use dlq_core::{Clock as _, Filter, LetterSummary, Status, SystemClock, Timestamp};
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
 use crate::call::{Call, NO_QUERY};
 use crate::door::Visitor;
@@ -88,8 +88,9 @@ pub(crate) fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(12).collect()
 }
 
-/// Returns a table that scrolls by itself where the window is narrow.
+/// Returns a table, each row of which is a list of labelled values where the window is narrow.
 pub(crate) fn table(label: &str, head: &[&str], rows: Markup) -> Markup {
+    let rows = labelled(&rows.into_string(), head);
     html! {
         div.table role="region" aria-label=(label) tabindex="0" {
             table {
@@ -98,6 +99,32 @@ pub(crate) fn table(label: &str, head: &[&str], rows: Markup) -> Markup {
             }
         }
     }
+}
+
+/// Gives each cell the name of its column, which a style sheet can show beside it.
+fn labelled(rows: &str, head: &[&str]) -> Markup {
+    let mut out = String::with_capacity(rows.len() * 5 / 4);
+    let (mut rest, mut column) = (rows, 0);
+    // Texts are escaped already, so a `<` begins a tag of ours.
+    while let Some(at) = rest.find('<') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let is =
+            |tag: &str| rest.strip_prefix(tag).is_some_and(|behind| behind.starts_with([' ', '>']));
+        let name = (is("<td") || is("<th")).then(|| head.get(column)).flatten();
+        if is("<tr") {
+            column = 0;
+        }
+        let end = if name.is_some() { 3 } else { 1 };
+        out.push_str(&rest[..end]);
+        rest = &rest[end..];
+        if let Some(name) = name {
+            out.push_str(&format!(" data-label=\"{}\"", html! { (name) }.into_string()));
+            column += 1;
+        }
+    }
+    out.push_str(rest);
+    PreEscaped(out)
 }
 
 /// Returns a table of letters.
@@ -161,6 +188,16 @@ pub(crate) fn facts(rows: impl IntoIterator<Item = (&'static str, Markup)>) -> M
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_have_the_names_of_their_columns() {
+        let row = html! { tr { th scope="row" { a { "x" } } td.number { "<td>" } td { } } };
+        let rows = html! { (row) (row) };
+        let shown = labelled(&rows.into_string(), &["A", "B"]).into_string();
+        let one = "<tr><th data-label=\"A\" scope=\"row\"><a>x</a></th>\
+                   <td data-label=\"B\" class=\"number\">&lt;td&gt;</td><td></td></tr>";
+        assert_eq!(shown, one.repeat(2));
+    }
 
     #[test]
     fn what_is_cut_is_marked_and_visible() {

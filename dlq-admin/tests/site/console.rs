@@ -153,7 +153,7 @@ async fn lists_are_walked_by_links() {
     let (mut path, mut rows, mut pages) = ("/s/default/letters?status=pending".to_owned(), 0, 0);
     loop {
         let page = site.get(&path).await.ok();
-        rows += page.body.matches("<tr><th scope=\"row\">").count();
+        rows += page.body.matches("scope=\"row\"").count();
         pages += 1;
         let Some(next) = page.body.split("rel=\"next\" href=\"").nth(1) else { break };
         path = next

@@ -7,8 +7,8 @@ use axum::Router;
 use axum::routing::get;
 use dlq_admin::{Access, Admin, Role, Token};
 use tower_dlq::core::{
-    Attempt, Cause, DeadLetter, DeadLetters, ErrorClass, Failure, History, Message, Origin,
-    Position, Reason,
+    Attempt, Cause, Clock as _, DeadLetter, DeadLetters, ErrorClass, Failure, History, Message,
+    Origin, Position, Reason, SystemClock,
 };
 use tower_dlq::memory::MemoryStore;
 
@@ -20,7 +20,10 @@ fn refused(n: u64) -> DeadLetter {
     let failure = Failure::new(ErrorClass::Permanent, Cause::Error, "shop::Refused", &why);
     let mut history = History::new();
     history.push(Attempt { number: 1, generation: 0, failure });
-    DeadLetter::new(message, origin, "billing", Reason::Permanent).with_history(history)
+    let letter = DeadLetter::new(message, origin, "billing", Reason::Permanent);
+    let mut letter = letter.with_history(history);
+    letter.died_at = SystemClock.now();
+    letter
 }
 
 #[tokio::main]
