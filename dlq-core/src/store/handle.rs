@@ -132,7 +132,7 @@ impl DeadLetters {
     /// Returns the groups of errors among the letters that match, with what is known of them: new and regressed ones first,
     /// then growing ones, then by number of letters. At most `limit`, of the 1,000 largest.
     ///
-    /// Snoozed and resolved groups are among them, at the end; see [`GroupState::is_open`].
+    /// Snoozed and resolved groups are among them, at the end; see [`GroupState::is_open`](super::GroupState::is_open).
     ///
     /// # Errors
     ///
