@@ -158,7 +158,7 @@ impl Access {
 
     /// Believes a proxy that sets these two headers: the name of the user, and `read`, `operate` or `admin`.
     ///
-    /// Nobody but the proxy may reach the router, and the proxy has to remove both headers from requests of others.
+    /// Requires that only the proxy reaches the router, and the proxy has to remove both headers from requests of others.
     pub fn trusted_header(user: HeaderName, role: HeaderName) -> Self {
         Self(Kind::Header { user, role })
     }

@@ -19,7 +19,7 @@
 //! [`Access`] says who is let in, [`Role`] what they may do. Unless told otherwise everybody who reaches the router may do
 //! everything, so that it answers requests to loopback addresses alone.
 //!
-//! What a letter holds was written by others. It is shown as text, with control characters as escapes, under a policy
+//! Letters hold text of others. It is shown as text, with control characters as escapes, under a policy
 //! (`Content-Security-Policy`) by which a page loads nothing but the two files of this crate.
 //!
 //! # If the process dies

@@ -1,4 +1,4 @@
-//! Who is let in, and what they may do.
+//! Logins, roles and their rights.
 
 use axum::body::Body;
 use axum::http::HeaderName;

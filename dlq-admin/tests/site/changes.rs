@@ -1,4 +1,4 @@
-//! What the HTTP interface changes, how often, and what it refuses.
+//! Changes by the HTTP interface: how often they are carried out, and which are refused.
 
 use axum::body::Body;
 use dlq_admin::Admin;

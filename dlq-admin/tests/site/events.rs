@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::common::Site;
 
-/// How long anything may take.
+/// Time limit of everything.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[tokio::test]

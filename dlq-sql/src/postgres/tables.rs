@@ -44,7 +44,7 @@ pub(super) fn version_3(names: &Names) -> String {
 
 /// Small texts beside the letters: JSON by kind and name.
 ///
-/// Whoever may read or write letters may do the same here: a consumer whose user was granted the tables of an earlier version
+/// Rights on the letters are granted here, too: a consumer whose user was granted the tables of an earlier version
 /// could write no death otherwise by which a letter leaves its group.
 pub(super) fn version_4(names: &Names) -> String {
     let Names { documents, letters, .. } = names;

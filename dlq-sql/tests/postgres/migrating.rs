@@ -205,7 +205,7 @@ async fn an_older_schema_is_refused_where_nobody_may_migrate() {
     assert_eq!((version(&schema).await, indexes(&schema).await), (1, vec![]));
 }
 
-/// Whoever was granted the tables of an earlier version goes on without another grant.
+/// Users with rights on the tables of an earlier version need no other grant.
 #[tokio::test]
 async fn rights_on_the_letters_hold_for_new_tables() {
     if !available() {

@@ -80,7 +80,7 @@ async fn g6_what_cannot_be_found_out_is_said() {
     assert_eq!(server.count("WORK").await, 3);
 }
 
-/// What the stream before had is gone; what the dead replay sent to the new one is found, wherever it stands there.
+/// A stream that was made anew has lost what it had; what the dead replay sent to the new one is found, wherever it stands there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g6_a_stream_that_was_made_anew_since_cannot_say_what_had_arrived() {
     if !available() {

@@ -77,7 +77,7 @@ async fn g8_headers_that_no_client_would_write_keep_no_message_from_its_letter()
     }
 }
 
-/// Whoever may publish to its subject can write an advisory that the client cannot read, in its headers. Put off, it is not
+/// An advisory that the client cannot read can be written by anybody who may publish to its subject. Put off, it is not
 /// handed out to a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g4_an_advisory_that_breaks_the_connection_is_put_off_without_another_break() {
