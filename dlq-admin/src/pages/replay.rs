@@ -34,7 +34,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     };
     let body = html! {
         h1 { "Replay letters" }
-        (conditions(&call, &spec.filter, None))
+        (conditions(&call, &filter::params(&spec.filter), None))
         (explain(&plan, &spec))
         @if !plan.sample.is_empty() {
             h2 { "The first of them" }
