@@ -71,6 +71,23 @@ async fn a_group_is_replayed_after_a_plan_and_its_number() {
 }
 
 #[tokio::test]
+async fn a_plan_is_made_as_often_as_it_is_asked_for() {
+    let site = Site::of((0..12).map(letter).collect()).await;
+    let page = site.get("/s/default/replay?status=pending").await.ok();
+    let names = ["csrf", "idempotency-key", "status", "until"];
+    for (limit, is_planned) in [("5", "Replay 5 letters"), ("", "Replay 12 letters")] {
+        let options = [("limit", limit), ("rate", ""), ("canary", ""), ("note", "<fixed>")];
+        let asked = fields(&page, &names, &options);
+        let plan = site.post("/s/default/plan", &asked).await.ok();
+        assert!(plan.body.contains(is_planned), "{}", plan.body);
+        assert!(plan.body.contains("value=\"&lt;fixed&gt;\""), "what was typed is kept");
+    }
+    assert!(site.letters.operations(9).await.unwrap().is_empty());
+    let elsewhere = site.header("sec-fetch-site", "cross-site");
+    elsewhere.post("/s/default/plan", "status=pending").await.is(403);
+}
+
+#[tokio::test]
 async fn a_change_of_many_letters_asks_for_their_number() {
     let site = Site::of((0..7).map(letter).collect()).await;
     let page = site.get("/s/default/change?verb=resolved&status=pending").await.ok();
