@@ -120,10 +120,27 @@ impl Page {
         .await;
     }
 
-    /// Requires that a page that is loaded does not show a text.
+    /// Waits until a page shows everything but a text.
     pub(crate) async fn sees_no(&self, text: &str) {
-        let all = self.text().await;
-        assert!(!all.contains(text), "`{text}` is seen: {all}");
+        self.until(&format!("a page without `{text}`"), async || {
+            let found =
+                "return document.readyState === 'complete' && document.querySelector('h1') !== null
+                && !document.body.innerText.includes(arguments[0])";
+            let found = self.client.execute(found, vec![json!(text)]).await?;
+            Ok(found.as_bool().filter(|found| *found))
+        })
+        .await;
+    }
+
+    /// Waits until the operation on the page is shown in this state, with the buttons that it leaves.
+    pub(crate) async fn shows_operation(&self, state: &str) {
+        self.until(&format!("an operation that is {state}"), async || {
+            let found = "return document.readyState === 'complete'
+                && document.querySelector(`[data-shown=${arguments[0]}]`) !== null";
+            let found = self.client.execute(found, vec![json!(state)]).await?;
+            Ok(found.as_bool().filter(|found| *found))
+        })
+        .await;
     }
 
     /// Returns the text of a fact, by its name.
@@ -135,21 +152,25 @@ impl Page {
         .await
     }
 
-    /// Returns the texts of the rows of the table of this name.
-    pub(crate) async fn rows(&self, table: &str) -> Vec<String> {
-        self.until(&format!("the table `{table}`"), async || {
+    /// Waits until the table of this name has rows of which each contains the texts that are expected of it.
+    pub(crate) async fn has_rows(&self, table: &str, expected: &[&[&str]]) {
+        self.until(&format!("`{table}` of {expected:?}"), async || {
             let rows = "const table = [...document.querySelectorAll('[role=region]')]
                 .find(one => one.getAttribute('aria-label') === arguments[0]);
                 return table ? [...table.querySelectorAll('tbody tr')].map(row => row.innerText) : null";
             let rows = self.client.execute(rows, vec![json!(table)]).await?;
-            Ok(serde_json::from_value::<Option<Vec<String>>>(rows)?)
+            let rows: Vec<String> = serde_json::from_value(rows).unwrap_or_default();
+            let is_so = |row: &String, texts: &&[&str]| texts.iter().all(|text| row.contains(text));
+            let are_so = rows.iter().zip(expected).all(|(row, texts)| is_so(row, texts));
+            Ok((rows.len() == expected.len() && are_so).then_some(()))
         })
         .await
     }
 
     /// Runs a script, and returns what it says.
     pub(crate) async fn script(&self, script: &str) -> Value {
-        self.client.execute(script, vec![]).await.unwrap()
+        let run = async || self.client.execute(script, vec![]).await.map(Some);
+        self.until(script, run).await
     }
 
     /// Waits until `look` finds something. The page may be replaced while it looks.
