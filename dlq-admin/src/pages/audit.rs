@@ -14,6 +14,10 @@ use crate::shown::{audit_diff, audit_subject};
 
 /// Number of lines of an edit, and their length, on the page.
 const DIFF: (usize, usize) = (12, 160);
+/// Number of bytes of long texts on the page.
+const ROOM: usize = 70 * 1024;
+/// Number of characters of a text for which there is no room any more.
+const SHORT: usize = 60;
 
 /// Nanoseconds of a day.
 const DAY: i64 = 24 * 3_600 * 1_000_000_000;
@@ -73,7 +77,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
                 button type="submit" { "Show" }
             }
         }
-        @if entries.is_empty() { p { "Nothing was done that matches." } } @else { (table_of(&call, &entries)) }
+        @if entries.is_empty() { p { "Nothing was done that matches." } } @else { (table_of(&call, &entries, ROOM)) }
         nav.pages aria-label="Pages" {
             @if let Some(next) = next { a rel="next" href=(next) { "Next page" } }
         }
@@ -111,8 +115,15 @@ fn days(call: &Call) -> Markup {
     }
 }
 
-pub(crate) fn table_of(call: &Call, entries: &[AuditEntry]) -> Markup {
+/// Returns a table of entries, whose long texts take as many bytes as there is room.
+pub(crate) fn table_of(call: &Call, entries: &[AuditEntry], mut room: usize) -> Markup {
     let is_whole = call.may(Role::Operate);
+    let mut fitted = |text: &str, most: usize| {
+        let shown = cut(text, if room > 0 { most } else { SHORT });
+        // Escapes count as well.
+        room = room.saturating_sub(html! { (shown) }.into_string().len());
+        (shown, room > 0)
+    };
     let rows = html! {
         @for entry in entries {
             tr {
@@ -121,10 +132,11 @@ pub(crate) fn table_of(call: &Call, entries: &[AuditEntry]) -> Markup {
                 td { (cut(&entry.action, 40)) }
                 td.number { (entry.affected) }
                 td.wide {
-                    (cut(&audit_subject(entry), 300))
-                    @if is_whole { (diff_of(entry)) }
+                    @let (subject, has_room) = fitted(&audit_subject(entry), 300);
+                    (subject)
+                    @if is_whole && has_room { (diff_of(entry, &mut fitted)) }
                 }
-                td.wide { @if let Some(note) = &entry.by.note { (cut(note, 300)) } }
+                td.wide { @if let Some(note) = &entry.by.note { (fitted(note, 300).0) } }
                 td {
                     @if let Some(operation) = entry.operation {
                         a href=(call.at_store(&format!("operations/{operation}"), NO_QUERY)) { code { (short(&operation)) } }
@@ -137,12 +149,15 @@ pub(crate) fn table_of(call: &Call, entries: &[AuditEntry]) -> Markup {
     table("Audit", &head, rows)
 }
 
-fn diff_of(entry: &AuditEntry) -> Markup {
+fn diff_of(entry: &AuditEntry, fitted: &mut impl FnMut(&str, usize) -> (String, bool)) -> Markup {
     let lines = audit_diff(entry);
     html! {
         @if !lines.is_empty() {
             pre.diff tabindex="0" {
-                @for line in lines.iter().take(DIFF.0) { (diff_line(line, DIFF.1)) }
+                @for line in lines.iter().take(DIFF.0) {
+                    @let (line, _) = fitted(line, DIFF.1);
+                    (diff_line(&line, DIFF.1 * 2))
+                }
                 @if lines.len() > DIFF.0 { (lines.len() - DIFF.0) " more lines\n" }
             }
         }

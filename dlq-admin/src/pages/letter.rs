@@ -31,6 +31,8 @@ const LINKED: usize = 500;
 const ATTEMPT: usize = 24 * 1024;
 /// Number of the first and of the latest attempts on the page.
 const ATTEMPTS: (usize, usize) = (3, 12);
+/// Number of bytes of long texts of entries of the audit on the page.
+const DONE: usize = 10 * 1024;
 /// Number of entries of the audit on the page.
 const ENTRIES: u32 = 20;
 
@@ -386,7 +388,7 @@ fn concealed(call: &Call, letter: &DeadLetter) -> Markup {
 
 fn done(call: &Call, entries: &[AuditEntry]) -> Markup {
     html! {
-        @if entries.is_empty() { p { "Nothing." } } @else { (audit::table_of(call, entries)) }
+        @if entries.is_empty() { p { "Nothing." } } @else { (audit::table_of(call, entries, DONE)) }
     }
 }
 

@@ -78,7 +78,7 @@ fn a_group_is_sent_to_its_origin_watched_paused_and_cancelled() {
         assert_eq!((&operation.spec.target, operation.spec.canary), (&Target::Origin, Some(2)));
         assert_eq!(operation.by.note.as_deref(), Some("the bank is back"));
         let sent = operation.progress.with_outcome(ItemOutcome::Succeeded);
-        assert!(sent >= 2 && sent < ALL, "{operation:?}");
+        assert!((2..ALL).contains(&sent), "{operation:?}");
         assert!(!world.broker.messages().is_empty());
     });
 }

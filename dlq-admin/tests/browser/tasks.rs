@@ -1,5 +1,7 @@
 //! Tasks of somebody on call, one test each. Those that send letters back are in `replays`.
 
+use std::time::Duration;
+
 use dlq_core::store::{Actor, GroupKey, Heartbeat, Maintenance as _, Selection, Triage};
 use dlq_core::{Filter, Status};
 
@@ -94,7 +96,7 @@ fn who_deleted_letters_yesterday_is_found() {
         delete(1, "rita", "old news").await;
         world.put(DAY, []).await;
         delete(2, "bo", "test data").await;
-        world.put(HOUR * 0, []).await;
+        world.put(Duration::ZERO, []).await;
         delete(3, "ana", "too many").await;
         page.click("Audit").await;
         page.click("Filter").await;

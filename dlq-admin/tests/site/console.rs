@@ -2,7 +2,7 @@
 
 use axum::Router;
 use dlq_admin::{Admin, Role};
-use dlq_core::store::{OperationState, Target};
+use dlq_core::store::{Actor, Edit, OperationState, Target};
 use dlq_core::{DeadLetters, Filter, Message, Status};
 use dlq_letters::memory::MemoryStore;
 use dlq_testkit::fixtures::{letter, letter_of};
@@ -277,6 +277,24 @@ async fn a_heavy_letter_makes_no_heavy_page() {
         "/s/default".to_owned(),
     ] {
         let page = site.get(&path).await.ok();
+        assert!(page.body.len() < 150_000, "{path}: {} bytes", page.body.len());
+    }
+}
+
+#[tokio::test]
+async fn heavy_entries_make_no_heavy_audit() {
+    let one = letter_of(Message::new("s", "{}"), 1);
+    let site = Site::of(vec![one.clone()]).await;
+    for n in 0..60 {
+        let headers =
+            (0..20).map(|header| (format!("h{header}"), format!("{n}{}", "<".repeat(5_000))));
+        let edit = headers.fold(Edit::new(), |edit, (name, value)| edit.set_header(name, value));
+        let by = Actor::new("<".repeat(200)).with_note("<".repeat(1_000));
+        let _ = site.letters.edit(one.id, edit, by).await.unwrap();
+    }
+    let letter = format!("/s/default/letters/{}", one.id);
+    for path in ["/s/default/audit", "/s/default/audit?limit=500", &letter] {
+        let page = site.get(path).await.ok();
         assert!(page.body.len() < 150_000, "{path}: {} bytes", page.body.len());
     }
 }
