@@ -75,6 +75,8 @@ async fn screen(page: &Page, width: u32, scheme: &str) {
     let size =
         json!({ "width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600 });
     page.command("Emulation.setDeviceMetricsOverride", size).await;
+    // They would stand in front of what is at the edge.
+    page.command("Emulation.setScrollbarsHidden", json!({ "hidden": true })).await;
     let scheme = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
     page.command("Emulation.setEmulatedMedia", scheme).await;
 }
