@@ -371,13 +371,17 @@ pub(crate) struct Groups {
 }
 
 /// Returns at most `limit` groups of the states that are asked for.
-pub(crate) async fn groups(call: &Call, filter: Filter, limit: u32) -> Result<Groups, Refusal> {
+pub(crate) async fn groups(call: &Call, mut filter: Filter, limit: u32) -> Result<Groups, Refusal> {
+    let began = call.params.get::<When>("began")?.map(|when| when.0);
+    // A group that began then has no letter from before.
+    filter.since = filter.since.max(began);
     let states = call.params.get_all::<GroupState>("state")?;
     let is_meant = |state: GroupState| {
         if states.is_empty() { state.is_open() } else { states.contains(&state) }
     };
     // Closed groups must not take the places of open ones.
-    let all = call.letters()?.triaged_groups(filter, limit.max(1_000)).await?;
+    let mut all = call.letters()?.triaged_groups(filter, limit.max(1_000)).await?;
+    all.retain(|it| began.is_none_or(|began| it.group.first_seen >= began));
     let (mut shown, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| is_meant(it.state));
     let has_more = shown.len() > limit as usize;
     shown.truncate(limit as usize);

@@ -85,6 +85,12 @@ impl Params {
         self
     }
 
+    /// Leaves out fields of a form that nobody has filled in, of those that may be left out.
+    pub(crate) fn without_empty_of(mut self, names: &[&str]) -> Self {
+        self.0.retain(|(name, value)| !value.is_empty() || !names.contains(&name.as_str()));
+        self
+    }
+
     /// Refuses parameters that a route does not take, as a mistyped filter would mean more letters than were thought of, and
     /// those that are given too often or lacking.
     pub(crate) fn check<'t>(

@@ -94,6 +94,10 @@ const STATE: &[Parameter] = &[Parameter::many(
     "state",
     "new, regressed, acknowledged, snoozed or resolved; the first three unless said",
 )];
+const BEGAN: &[Parameter] = &[Parameter::one(
+    "began",
+    "only groups whose first letter was stored at or after this: a time or an age",
+)];
 const GONE: &[Parameter] =
     &[Parameter::one("gone", "true for those of whom nothing was heard for a minute")];
 const GROUP: &[Parameter] = &[
@@ -114,7 +118,7 @@ const ITEMS: &[Parameter] = &[
     Parameter::one("limit", "how many letters at most, up to 500; 50 unless said"),
     Parameter::one("after", "where the former page ended: its `next`"),
 ];
-const AUDIT: &[Parameter] = &[
+pub(crate) const AUDIT: &[Parameter] = &[
     Parameter::one(
         "letter",
         "only what names this letter, and what was done with its present operation",
@@ -128,6 +132,8 @@ const AUDIT: &[Parameter] = &[
     Parameter::one("limit", "how many at most, up to 500; 50 unless said"),
 ];
 const NOTE: &[Parameter] = &[Parameter::required("note", "the reason, which is kept in the audit")];
+/// Reason that somebody has typed before they are asked for it.
+const NOTE_SO_FAR: &[Parameter] = &[Parameter::one("note", "the reason, as far as there is one")];
 const CHANGE: &[Parameter] = &[
     Parameter::one("all", "true for every letter, when no filter is given"),
     Parameter::one(
@@ -213,7 +219,7 @@ routes! {
     POST "/api/v1/{store}/letters/{id}/edit" Admin Api api::edit, "Changes the payload or the headers of one letter", &[EDIT, DRY_RUN, NOTE], most EDIT_BODY;
     POST "/api/v1/{store}/letters/{id}/undo" Admin Api api::undo, "Gives a letter back what it was before its latest edit", &[UNDO, DRY_RUN, NOTE];
     GET "/api/v1/{store}/count" Read Api api::count, "Counts letters", &[FILTER];
-    GET "/api/v1/{store}/groups" Read Api api::groups, "Groups letters by error, those that nobody has decided about first", &[FILTER, LIMIT, STATE];
+    GET "/api/v1/{store}/groups" Read Api api::groups, "Groups letters by error, those that nobody has decided about first", &[FILTER, LIMIT, STATE, BEGAN];
     GET "/api/v1/{store}/group" Read Api api::group, "Returns what is known of a group of errors", &[GROUP];
     POST "/api/v1/{store}/group" Operate Api api::triage, "Decides about a group of errors, and gives it an owner or a note", &[GROUP, TRIAGE, NOTE];
     GET "/api/v1/{store}/consumers" Read Api api::consumers, "Lists the consumers that were heard of", &[GONE];
@@ -239,7 +245,7 @@ routes! {
     GET "/assets/style.css" Everybody Page pages::style, "Style sheet", &[];
     GET "/assets/console.js" Everybody Page pages::script, "Script", &[];
     GET "/s/{store}" Read Page pages::overview::page, "Overview", &[];
-    GET "/s/{store}/groups" Read Page pages::groups::all, "Groups", &[FILTER, STATE];
+    GET "/s/{store}/groups" Read Page pages::groups::all, "Groups", &[FILTER, STATE, BEGAN];
     POST "/s/{store}/group" Operate Page pages::groups::triage, "Decides about a group", &[GROUP, TRIAGE, NOTE];
     GET "/s/{store}/consumers" Read Page pages::consumers::page, "Consumers", &[GONE];
     GET "/s/{store}/group" Read Page pages::groups::one, "Group", &[FILTER];
@@ -257,6 +263,7 @@ routes! {
     POST "/s/{store}/delete" Admin Page pages::change::delete, "Deletes letters", &[FILTER, DELETE, CHANGE, NOTE];
     GET "/s/{store}/replay" Operate Page pages::replay::page, "Replay", &[FILTER, REPLAY, CHANGE];
     POST "/s/{store}/replay" Operate Page pages::replay::start, "Starts a replay", &[FILTER, REPLAY, CHANGE, NOTE];
+    POST "/s/{store}/plan" Operate Page pages::replay::page, "Says what a replay would do", &[FILTER, REPLAY, CHANGE, NOTE_SO_FAR];
     GET "/s/{store}/operations" Read Page pages::operations::all, "Operations", &[];
     GET "/s/{store}/operations/{id}" Read Page pages::operations::one, "Operation", &[ITEMS];
     POST "/s/{store}/operations/{id}/pause" Operate Page pages::operations::pause, "Pauses an operation", &[NOTE];
@@ -478,6 +485,10 @@ fn key(
     params: &Params,
 ) -> Result<Option<Key>, Refusal> {
     if !route.is_change() || route.allowed == Allowed::Everybody {
+        return Ok(None);
+    }
+    // The form of a replay has one key for both of its buttons, and this one is pressed again with other options.
+    if route.path == "/s/{store}/plan" {
         return Ok(None);
     }
     let header = parts.headers.get("idempotency-key");

@@ -30,6 +30,8 @@ pub use mongo::{MONGO_VERSION, Mongo};
 pub use nats::{NATS_VERSION, Nats, NatsCluster};
 pub use postgres::Postgres;
 pub use redis::{Redis, RedisCluster, RedisSentinel, Sentinels};
-pub use require::{Skip, or_skip, require, require_cluster, require_pgbouncer, require_promtool};
+pub use require::{
+    Skip, or_skip, require, require_chromium, require_cluster, require_pgbouncer, require_promtool,
+};
 pub use running::Running;
 pub use service::Service;

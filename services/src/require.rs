@@ -1,6 +1,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use crate::tools::Chromium;
 use crate::{Cluster, Error, Running, Service, start, start_cluster, tools};
 
 /// The environment variable that lists the servers without which tests must fail.
@@ -12,7 +13,8 @@ const VARIABLE: &str = "DLQ_TEST_REQUIRE";
 #[must_use = "the test must end here"]
 pub struct Skip(#[source] Error);
 
-/// The name of [`tools::promtool`] in that list.
+/// Names of [`tools`] in that list.
+const CHROMIUM: &str = "chromium";
 const PGBOUNCER: &str = "pgbouncer";
 const PROMTOOL: &str = "promtool";
 
@@ -62,6 +64,20 @@ pub fn or_skip<T>(service: Service, outcome: Result<T, Error>) -> Result<T, Skip
     let list = std::env::var(VARIABLE).unwrap_or_default();
     // Not `eprintln!`, which the test runner swallows when a test passes.
     judge(&list, service.name(), outcome, &mut std::io::stderr())
+}
+
+/// A browser for a test, as [`require`] gives a server; its name in `DLQ_TEST_REQUIRE` is `chromium`.
+///
+/// # Errors
+///
+/// As [`require`].
+///
+/// # Panics
+///
+/// As [`require`].
+pub fn require_chromium() -> Result<Chromium, Skip> {
+    let list = std::env::var(VARIABLE).unwrap_or_default();
+    judge(&list, CHROMIUM, tools::chromium(), &mut std::io::stderr())
 }
 
 /// The program `promtool` for a test, as [`require`] gives a server; its name in `DLQ_TEST_REQUIRE` is `promtool`.
@@ -120,7 +136,7 @@ fn judge<T>(
 fn is_listed(list: &str, subject: &str) -> Result<bool, String> {
     let mut is_listed = false;
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        if ![PGBOUNCER, PROMTOOL].contains(&name) {
+        if ![CHROMIUM, PGBOUNCER, PROMTOOL].contains(&name) {
             name.parse::<Service>()?;
         }
         is_listed |= name == subject;
@@ -130,7 +146,7 @@ fn is_listed(list: &str, subject: &str) -> Result<bool, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PROMTOOL, Skip, is_listed, judge};
+    use super::{CHROMIUM, PROMTOOL, Skip, is_listed, judge};
     use crate::{Error, ErrorKind, Service};
 
     #[test]
@@ -140,6 +156,7 @@ mod tests {
         assert_eq!(is_listed("postgres", "nats"), Ok(false));
         assert_eq!(is_listed("nats,promtool", PROMTOOL), Ok(true));
         assert_eq!(is_listed("nats,promtool", "postgres"), Ok(false));
+        assert_eq!(is_listed("chromium,nats", CHROMIUM), Ok(true));
         let wrong = is_listed("nats,postgress", "nats").unwrap_err();
         assert!(wrong.starts_with("`postgress` is not a server; expected one of: nats, kafka"));
     }

@@ -57,7 +57,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         p { (about) }
         (conditions(&call, &filter::params(&chosen.filter), None))
         p { strong { (chosen.count) } " letters match. Those that a consumer is running now are left alone." }
-        @if !sample.is_empty() { (letters(&call, &sample)) }
+        @if !sample.is_empty() { div.sample { (letters(&call, &sample)) } }
         @if chosen.count == 0 {
             p { a href=(call.at_store("letters", NO_QUERY)) { "To the letters" } }
         } @else {

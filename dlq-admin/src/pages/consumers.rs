@@ -10,8 +10,10 @@ use crate::refusal::Refusal;
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let (present, now) = actions::consumers(&call).await?;
     let is_gone = call.params.is("gone");
+    // Those that are gone are what somebody comes for.
+    let (gone, alive): (Vec<_>, Vec<_>) = present.iter().partition(|it| !it.is_alive(now));
     let rows = html! {
-        @for it in &present {
+        @for it in gone.into_iter().chain(alive) {
             @let heartbeat = &it.heartbeat;
             tr {
                 th scope="row" {

@@ -22,12 +22,14 @@ pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
     let filter = filter::read(&call).await?;
     let groups = actions::groups(&call, filter.clone(), GROUPS).await?;
     let is_open = call.params.text("state").is_none();
-    let query = filter::params(&filter);
+    let mut query = filter::params(&filter);
+    query.extend(call.params.text("began").map(|began| ("began", began.to_owned())));
     let closed = ["snoozed", "resolved"].map(|state| ("state", state.to_owned()));
     let others = call.at_store("groups", query.iter().cloned().chain(closed));
     let body = html! {
         h1 { "Groups" }
         p { "Letters that failed for the same reason in the same place: first those that nobody has decided about, then those that grow." }
+        (presets(&call))
         (conditions(&call, &filter::params(&filter), Some("groups")))
         @if groups.shown.is_empty() { p { "No group is to be looked at." } } @else { (table_of(&call, &groups.shown)) }
         @if groups.has_more { p { "Only " (GROUPS) " are shown; narrow the filter to see others." } }
@@ -40,13 +42,36 @@ pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
     Ok(page(&call, Section::Groups, "Groups", body))
 }
 
+/// Returns links to what somebody on call asks first.
+fn presets(call: &Call) -> Markup {
+    let links = [
+        ("All", vec![]),
+        ("Began in the last hour", vec![("began", "1h")]),
+        ("Began in the last 24 hours", vec![("began", "24h")]),
+        ("Letters of the last hour", vec![("since", "1h")]),
+    ];
+    let is_this = |pairs: &[(&str, &str)]| {
+        let said = |name| call.params.text(name);
+        ["began", "since"].iter().all(|name| {
+            said(name) == pairs.iter().find(|(one, _)| one == name).map(|(_, value)| *value)
+        })
+    };
+    html! {
+        ul.actions aria-label="Groups of a time" {
+            @for (name, pairs) in &links {
+                li { a href=(call.at_store("groups", pairs.iter().copied())) aria-current=[is_this(pairs).then_some("true")] { (name) } }
+            }
+        }
+    }
+}
+
 pub(crate) fn table_of(call: &Call, groups: &[TriagedGroup]) -> Markup {
     let rows = html! {
         @for it in groups {
             @let group = &it.group;
             tr {
                 th scope="row" { a href=(link(call, &group.key())) { code { (group.fingerprint) } } }
-                td { (it.state) }
+                td { span.status data-status=(it.state) { (it.state) } }
                 td.number { (group.count) }
                 td.number { (it.last_hour) @if it.is_growing { " " span title="growing" { "↑" } } }
                 td { (cut(&group.consumer, 60)) }
@@ -88,7 +113,7 @@ pub(crate) async fn triage(call: Call) -> Result<Response, Refusal> {
 fn known(call: &Call, it: &TriagedGroup) -> Markup {
     let record = &it.record;
     let state = html! {
-        (it.state)
+        span.status data-status=(it.state) { (it.state) }
         @if let Triage::Snoozed(until) = record.triage { " until " (until) }
         @if let (Some(at), Some(who)) = (record.decided_at, &record.decided_by) {
             span.muted { ", by " (cut(who, 60)) " " (time(at)) }
@@ -132,7 +157,9 @@ fn form_of(call: &Call, it: &TriagedGroup) -> Markup {
                 }
                 div.field {
                     label for="for" { "Snooze for, e.g. 2h or 7d" }
-                    input id="for" name="for" autocomplete="off";
+                    // Of no meaning for other decisions.
+                    input id="for" name="for" value="4h" list="spans" autocomplete="off";
+                    datalist #spans { @for span in ["1h", "4h", "1d", "7d"] { option value=(span); } }
                 }
                 div.field {
                     label for="owner" { "Owner" }
@@ -177,14 +204,6 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
     let body = html! {
         h1 { "Group " code { (fingerprint) } }
         p.error-text { (cut(&first.group.sample.error, 1_000)) }
-        (facts([
-            ("letters", html! { (stats.total) }),
-            ("by status", statuses),
-            ("first stored", time(seen.0)),
-            ("last stored", time(seen.1)),
-        ]))
-        @if groups.len() == 1 { (known(&call, first)) }
-        (conditions(&call, &filter::params(&filter), None))
         ul.actions {
             @if call.may(Role::Operate) {
                 li { a.button href=(call.at_store("replay", query.iter().cloned())) { "Replay this group" } }
@@ -194,6 +213,14 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
             }
             li { a.button href=(call.at_store("letters", query.iter().cloned())) { "All letters of the group" } }
         }
+        (facts([
+            ("letters", html! { (stats.total) }),
+            ("by status", statuses),
+            ("first stored", time(seen.0)),
+            ("last stored", time(seen.1)),
+        ]))
+        @if groups.len() == 1 { (known(&call, first)) }
+        (conditions(&call, &filter::params(&filter), None))
         section aria-labelledby="common" {
             h2 #common { "In common" }
             (common(&samples.letters))

@@ -5,7 +5,9 @@ use dlq_core::store::AuditEntry;
 use dlq_core::{Attempt, DeadLetter, Status};
 use maud::{Markup, html};
 
-use super::parts::{change_fields, cut, facts, letter_link, note, short, status, table, time};
+use super::parts::{
+    change_fields, cut, facts, letter_link, moment, note, short, status, table, time,
+};
 use super::{Section, audit, groups, page as show};
 use crate::access::Role;
 use crate::actions;
@@ -23,10 +25,14 @@ const HEADERS: usize = 40;
 const TEXT: usize = 160;
 /// Number of attributes on the page.
 const ATTRIBUTES: usize = 20;
+/// Most bytes of an attribute that is a link, which has them as well.
+const LINKED: usize = 500;
 /// Number of bytes of the texts on the page of one attempt.
 const ATTEMPT: usize = 24 * 1024;
 /// Number of the first and of the latest attempts on the page.
 const ATTEMPTS: (usize, usize) = (3, 12);
+/// Number of bytes of long texts of entries of the audit on the page.
+const DONE: usize = 10 * 1024;
 /// Number of entries of the audit on the page.
 const ENTRIES: u32 = 20;
 
@@ -103,7 +109,7 @@ fn state(call: &Call, letter: &DeadLetter) -> Markup {
         ),
         (
             "reason",
-            html! { (letter.reason) ", " (letter.class) @if let Some(cause) = letter.cause { ", " (cause) } },
+            html! { (letter.reason) "; of class " (letter.class) @if let Some(cause) = letter.cause { ", by " (cause) } },
         ),
         (
             "group",
@@ -123,8 +129,9 @@ fn state(call: &Call, letter: &DeadLetter) -> Markup {
                 " of them by operators; edited " (state.edited_from.len()) " times; seen " (state.seen) " times"
             },
         ),
-        ("died", time(letter.died_at)),
-        ("stored", html! { (time(state.created_at)) ", changed " (time(state.updated_at)) }),
+        ("died", moment(letter.died_at)),
+        ("stored", moment(state.created_at)),
+        ("changed", moment(state.updated_at)),
     ];
     if let Some(due) = state.due {
         rows.push(("due", time(due)));
@@ -175,7 +182,13 @@ fn origin(call: &Call, letter: &DeadLetter, is_shown: bool) -> Markup {
     }
     let attributes = letter.attributes.iter().take(ATTRIBUTES);
     let attributes = html! {
-        @for (name, value) in attributes { (cut(name, 60)) "=" (cut(value, 100)) br; }
+        @for (name, value) in attributes {
+            (cut(name, 60)) "="
+            @if name.len() + value.len() <= LINKED {
+                a href=(call.at_store("letters", [("attr", format!("{name}={value}"))])) title="all letters that have it" { (cut(value, 100)) }
+            } @else { (cut(value, 100)) }
+            br;
+        }
         @if letter.attributes.len() > ATTRIBUTES { "and " (letter.attributes.len() - ATTRIBUTES) " more: " a href=(json_link(call, letter)) { "all" } }
     };
     if !letter.attributes.is_empty() {
@@ -375,7 +388,7 @@ fn concealed(call: &Call, letter: &DeadLetter) -> Markup {
 
 fn done(call: &Call, entries: &[AuditEntry]) -> Markup {
     html! {
-        @if entries.is_empty() { p { "Nothing." } } @else { (audit::table_of(call, entries)) }
+        @if entries.is_empty() { p { "Nothing." } } @else { (audit::table_of(call, entries, DONE)) }
     }
 }
 

@@ -26,10 +26,13 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let running: Vec<_> = running.into_iter().filter(|one| !one.state.is_final()).collect();
     let day = Filter::new().since(SystemClock.now().before(DAY));
     let groups = actions::groups(&call, day, 10).await?.shown;
+    let (present, now) = letters.consumers().await?;
+    let gone_count = present.iter().filter(|it| !it.is_alive(now)).count();
     let store = call.store.as_ref().map_or("", |(name, _)| name);
     let events = call.link(&format!("api/v1/{}/events", segment(store)));
     let body = html! {
         h1 { "Overview" }
+        (gone(&call, gone_count))
         div data-events=(events) {
             p.live role="status" data-state="" {}
             (counts(&call, &stats))
@@ -38,8 +41,10 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
             } @else {
                 p { "No letter is unresolved." }
             }
-            @if let Some(at) = next_due {
-                p { "The next letter can be claimed: " (time(at)) "." }
+            @match next_due {
+                Some(at) if at <= now => p { "A letter waits to be taken by a consumer." },
+                Some(at) => p { "The next letter can be taken by a consumer at " (time(at)) "." },
+                None => {}
             }
         }
         @if !running.is_empty() { (operations_table(&call, &running)) }
@@ -62,6 +67,19 @@ fn counts(call: &Call, stats: &Stats) -> Markup {
                 }
             }
             li { a href=(call.at_store("letters", crate::call::NO_QUERY)) { strong data-live="total" { (stats.total) } " in all" } }
+        }
+    }
+}
+
+/// Returns what is said if consumers are gone that nobody has stopped.
+fn gone(call: &Call, count: usize) -> Markup {
+    let link = call.at_store("consumers", [("gone", "true")]);
+    html! {
+        @if count > 0 {
+            p.warning {
+                a href=(link) { (count) @if count == 1 { " consumer is" } @else { " consumers are" } " gone" }
+                " without having been stopped."
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Pieces of pages.
 
+use std::collections::BTreeSet;
+
 use dlq_core::{Clock as _, LetterSummary, Status, SystemClock, Timestamp};
 use maud::{Markup, PreEscaped, html};
 
@@ -31,6 +33,17 @@ pub(crate) fn time(at: Timestamp) -> Markup {
     }
 }
 
+/// Returns a time in full, to the second, with its age.
+pub(crate) fn moment(at: Timestamp) -> Markup {
+    let text = at.to_string();
+    // 2026-11-21T03:00:00.123456789Z
+    let seconds = text.get(..19).unwrap_or(&text).replace('T', " ");
+    html! {
+        time datetime=(at) title=(at) { (seconds) "Z" }
+        " " small { (age(at)) " ago" }
+    }
+}
+
 /// Returns the field by which a form shows that it is ours.
 pub(crate) fn csrf(visitor: &Visitor) -> Markup {
     html! {
@@ -59,10 +72,15 @@ pub(crate) fn hidden<N: AsRef<str>, V: AsRef<str>>(
 
 /// Returns the field for the reason.
 pub(crate) fn note(id: &str) -> Markup {
+    note_so_far(id, None)
+}
+
+/// Returns the field for the reason, with what was typed of it.
+pub(crate) fn note_so_far(id: &str, so_far: Option<&str>) -> Markup {
     html! {
         div.field {
             label for=(id) { "Reason, kept in the audit" }
-            input id=(id) name="note" required maxlength="1000" autocomplete="off";
+            input id=(id) name="note" value=[so_far] required maxlength="1000" autocomplete="off";
         }
     }
 }
@@ -89,20 +107,27 @@ pub(crate) fn short(id: &impl ToString) -> String {
 
 /// Returns a table, each row of which is a list of labelled values where the window is narrow.
 pub(crate) fn table(label: &str, head: &[&str], rows: Markup) -> Markup {
-    let rows = labelled(&rows.into_string(), head);
+    let (rows, numbers) = labelled(&rows.into_string(), head);
     html! {
         div.table role="region" aria-label=(label) tabindex="0" {
             table {
-                thead { tr { @for name in head { th scope="col" { (name) } } } }
+                thead {
+                    tr {
+                        @for (column, name) in head.iter().enumerate() {
+                            th scope="col" class=[numbers.contains(&column).then_some("number")] { (name) }
+                        }
+                    }
+                }
                 tbody { (rows) }
             }
         }
     }
 }
 
-/// Gives each cell the name of its column, which a style sheet can show beside it.
-fn labelled(rows: &str, head: &[&str]) -> Markup {
+/// Gives each cell the name of its column, which a style sheet can show beside it. Returns the columns of numbers, too.
+fn labelled(rows: &str, head: &[&str]) -> (Markup, BTreeSet<usize>) {
     let mut out = String::with_capacity(rows.len() * 5 / 4);
+    let mut numbers = BTreeSet::new();
     let (mut rest, mut column) = (rows, 0);
     // Texts are escaped already, so a `<` begins a tag of ours.
     while let Some(at) = rest.find('<') {
@@ -118,12 +143,15 @@ fn labelled(rows: &str, head: &[&str]) -> Markup {
         out.push_str(&rest[..end]);
         rest = &rest[end..];
         if let Some(name) = name {
+            if rest.starts_with(" class=\"number\"") {
+                numbers.insert(column);
+            }
             out.push_str(&format!(" data-label=\"{}\"", html! { (name) }.into_string()));
             column += 1;
         }
     }
     out.push_str(rest);
-    PreEscaped(out)
+    (PreEscaped(out), numbers)
 }
 
 /// Returns a table of letters.
@@ -207,10 +235,11 @@ mod tests {
     fn cells_have_the_names_of_their_columns() {
         let row = html! { tr { th scope="row" { a { "x" } } td.number { "<td>" } td { } } };
         let rows = html! { (row) (row) };
-        let shown = labelled(&rows.into_string(), &["A", "B"]).into_string();
+        let (shown, numbers) = labelled(&rows.into_string(), &["A", "B"]);
         let one = "<tr><th data-label=\"A\" scope=\"row\"><a>x</a></th>\
                    <td data-label=\"B\" class=\"number\">&lt;td&gt;</td><td></td></tr>";
-        assert_eq!(shown, one.repeat(2));
+        assert_eq!(shown.into_string(), one.repeat(2));
+        assert_eq!(numbers.into_iter().collect::<Vec<_>>(), [1]);
     }
 
     #[test]

@@ -3,7 +3,7 @@ use dlq_core::Status;
 use dlq_core::store::{OperationSpec, Plan, Target};
 use maud::{Markup, html};
 
-use super::parts::{change_fields, conditions, cut, expect, hidden, letters, note};
+use super::parts::{change_fields, conditions, cut, expect, hidden, letters, note_so_far};
 use super::{Section, page as show};
 use crate::actions;
 use crate::call::{Call, NO_QUERY, see_other};
@@ -24,46 +24,40 @@ const OPTIONS: [(&str, &str, &str); 4] = [
 
 /// Shows what a replay would do, and asks.
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
+    let call = filled_in(call);
     let (spec, plan) = actions::plan(&call).await?;
     let filter = filter::params(&spec.filter);
     let all = call.params.is("all").then_some(("all", "true"));
-    let options = || {
-        let names = OPTIONS.iter().map(|(name, ..)| *name).chain(["to", "canary-wait"]);
-        let said = names.filter_map(|name| Some((name, call.params.text(name)?)));
-        said.collect::<Vec<_>>()
-    };
+    let canary_wait = call.params.text("canary-wait").map(|wait| ("canary-wait", wait));
+    // One form for both buttons: an option that was typed and not planned counts as well.
     let body = html! {
         h1 { "Replay letters" }
         (conditions(&call, &filter::params(&spec.filter), None))
         (explain(&plan, &spec))
         @if !plan.sample.is_empty() {
             h2 { "The first of them" }
-            (letters(&call, &plan.sample))
+            div.sample { (letters(&call, &plan.sample)) }
         }
-        h2 { "How" }
-        form.narrow method="get" action=(call.at_store("replay", NO_QUERY)) {
+        form.narrow method="post" action=(call.at_store("replay", NO_QUERY)) {
+            (change_fields(&call.visitor))
             (hidden(filter.iter().cloned()))
             (hidden(all))
+            (hidden(canary_wait))
+            h2 { "How" }
             @for (name, label, about) in OPTIONS {
                 div.field {
                     label for=(name) { (label) }
-                    input id=(name) name=(name) value=[call.params.text(name)] aria-describedby={ "h-" (name) };
+                    input id=(name) name=(name) value=[call.params.text(name)] aria-describedby={ "h-" (name) } autocomplete="off";
                     small id={ "h-" (name) } { (about) }
                 }
             }
             (destination(&call))
-            button type="submit" { "Plan again" }
-        }
-        @if plan.count > 0 {
-            h2 { "Send" }
-            form.narrow method="post" action=(call.at_store("replay", NO_QUERY)) {
-                (change_fields(&call.visitor))
-                (hidden(filter.iter().cloned()))
-                (hidden(all))
-                (hidden(options()))
-                (note("note"))
+            button type="submit" formaction=(call.at_store("plan", NO_QUERY)) formnovalidate { "Show what would be sent" }
+            @if plan.count > 0 {
+                h2 { "Send" }
+                (note_so_far("note", call.params.text("note")))
                 (expect(plan.count))
-                button type="submit" { "Replay " (plan.count) " letters" }
+                button.primary type="submit" { "Replay " (plan.count) " letters" }
             }
         }
     };
@@ -119,7 +113,15 @@ fn explain(plan: &Plan, spec: &OperationSpec) -> Markup {
     }
 }
 
+/// Returns the call without options that were left empty in the form.
+fn filled_in(mut call: Call) -> Call {
+    let names = OPTIONS.map(|(name, ..)| name);
+    call.params = std::mem::take(&mut call.params).without_empty_of(&names);
+    call
+}
+
 pub(crate) async fn start(call: Call) -> Result<Response, Refusal> {
+    let call = filled_in(call);
     match actions::replay(&call, true).await? {
         (_, Some(operation)) => {
             see_other(&call.at_store(&format!("operations/{}", operation.id), NO_QUERY))

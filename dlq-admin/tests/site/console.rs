@@ -2,7 +2,7 @@
 
 use axum::Router;
 use dlq_admin::{Admin, Role};
-use dlq_core::store::{OperationState, Target};
+use dlq_core::store::{Actor, Edit, OperationState, Target};
 use dlq_core::{DeadLetters, Filter, Message, Status};
 use dlq_letters::memory::MemoryStore;
 use dlq_testkit::fixtures::{letter, letter_of};
@@ -68,6 +68,23 @@ async fn a_group_is_replayed_after_a_plan_and_its_number() {
         "{}",
         page.body
     );
+}
+
+#[tokio::test]
+async fn a_plan_is_made_as_often_as_it_is_asked_for() {
+    let site = Site::of((0..12).map(letter).collect()).await;
+    let page = site.get("/s/default/replay?status=pending").await.ok();
+    let names = ["csrf", "idempotency-key", "status", "until"];
+    for (limit, is_planned) in [("5", "Replay 5 letters"), ("", "Replay 12 letters")] {
+        let options = [("limit", limit), ("rate", ""), ("canary", ""), ("note", "<fixed>")];
+        let asked = fields(&page, &names, &options);
+        let plan = site.post("/s/default/plan", &asked).await.ok();
+        assert!(plan.body.contains(is_planned), "{}", plan.body);
+        assert!(plan.body.contains("value=\"&lt;fixed&gt;\""), "what was typed is kept");
+    }
+    assert!(site.letters.operations(9).await.unwrap().is_empty());
+    let elsewhere = site.header("sec-fetch-site", "cross-site");
+    elsewhere.post("/s/default/plan", "status=pending").await.is(403);
 }
 
 #[tokio::test]
@@ -260,6 +277,24 @@ async fn a_heavy_letter_makes_no_heavy_page() {
         "/s/default".to_owned(),
     ] {
         let page = site.get(&path).await.ok();
+        assert!(page.body.len() < 150_000, "{path}: {} bytes", page.body.len());
+    }
+}
+
+#[tokio::test]
+async fn heavy_entries_make_no_heavy_audit() {
+    let one = letter_of(Message::new("s", "{}"), 1);
+    let site = Site::of(vec![one.clone()]).await;
+    for n in 0..60 {
+        let headers =
+            (0..20).map(|header| (format!("h{header}"), format!("{n}{}", "<".repeat(5_000))));
+        let edit = headers.fold(Edit::new(), |edit, (name, value)| edit.set_header(name, value));
+        let by = Actor::new("<".repeat(200)).with_note("<".repeat(1_000));
+        let _ = site.letters.edit(one.id, edit, by).await.unwrap();
+    }
+    let letter = format!("/s/default/letters/{}", one.id);
+    for path in ["/s/default/audit", "/s/default/audit?limit=500", &letter] {
+        let page = site.get(path).await.ok();
         assert!(page.body.len() < 150_000, "{path}: {} bytes", page.body.len());
     }
 }

@@ -45,6 +45,17 @@ async fn a_group_is_decided_about_by_a_program() {
 }
 
 #[tokio::test]
+async fn groups_are_told_apart_by_when_they_began() {
+    let site = Site::of((0..3).map(letter).collect()).await;
+    let count = async |began: &str| {
+        let groups = site.get(&format!("/api/v1/default/groups?began={began}")).await.ok().json();
+        groups["groups"].as_array().unwrap().len()
+    };
+    assert_eq!((count("1h").await, count("2100-01-01T00:00:00Z").await), (1, 0));
+    site.get("/api/v1/default/groups?began=soon").await.is(400);
+}
+
+#[tokio::test]
 async fn a_group_is_decided_about_on_its_page() {
     let site = Site::of((0..3).map(letter).collect()).await;
     let at = format!("/s/default/group?{}", query());
