@@ -133,7 +133,7 @@ impl Hearing {
             hearing.look(context, &info).await?;
             // Streams are listed only where no consumer wants a letter: not every user may list them.
             if letters.iter().any(|(subject, _)| !hearing.is_heard(name, subject)) {
-                // Who may not ask sends less.
+                // A user who may not list streams sends fewer letters, and none that would be forgotten.
                 let all = streams(context).await.unwrap_or_default();
                 hearing.copies.insert(name.to_owned(), copies(&all, name).collect());
             }
