@@ -1,5 +1,7 @@
 //! POSTs of JSON to webhooks, over HTTPS or HTTP.
 
+use std::error::Error as _;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -82,7 +84,8 @@ impl Webhook {
         if !matches!(url.scheme(), "https" | "http") || !url.has_host() {
             return refused("it is no URL of HTTP");
         }
-        secret::keep_path(&url[url::Position::BeforePath..]);
+        secret::keep_path(url.path());
+        secret::keep_path(url.query().unwrap_or_default());
         Ok(Self { client: client.clone(), url })
     }
 
@@ -96,8 +99,9 @@ impl Webhook {
         let request = self.client.post(self.url.clone());
         let request = request.header(CONTENT_TYPE, "application/json").body(json.to_vec());
         let answer = request.send().await.map_err(|error| Refusal {
+            // A certificate that is not trusted is not trusted a second later.
+            is_transient: !is_distrust(&error),
             why: format!("{}: {}", self.host(), chain(&error.without_url())),
-            is_transient: true,
         })?;
         let status = answer.status();
         if status.is_success() {
@@ -109,6 +113,17 @@ impl Webhook {
             is_transient: !matches!(status.as_u16(), 300..=407 | 409..=424 | 426..=428 | 430..500),
         })
     }
+}
+
+fn is_distrust(error: &reqwest::Error) -> bool {
+    let mut sources = std::iter::successors(error.source(), |&error| error.source());
+    sources.any(|error| {
+        // An error of I/O is not the source of what it holds.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let error = error.downcast_ref::<rustls::Error>().or(inner);
+        matches!(error, Some(rustls::Error::InvalidCertificate(_)))
+    })
 }
 
 #[cfg(test)]
