@@ -1,6 +1,6 @@
 //! POSTs of JSON to webhooks, over HTTPS or HTTP.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -115,15 +115,15 @@ impl Webhook {
     }
 }
 
-fn is_distrust(error: &reqwest::Error) -> bool {
-    let mut sources = std::iter::successors(error.source(), |&error| error.source());
-    sources.any(|error| {
-        // An error of I/O is not the source of what it holds.
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        let error = error.downcast_ref::<rustls::Error>().or(inner);
-        matches!(error, Some(rustls::Error::InvalidCertificate(_)))
-    })
+/// Returns true if the certificate of the server was not accepted.
+fn is_distrust(error: &(dyn Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return matches!(error, rustls::Error::InvalidCertificate(_));
+    }
+    // An error of I/O passes over what it holds, and has the source of that as its own.
+    let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let held = held.map(|held| held as &(dyn Error + 'static));
+    held.or_else(|| error.source()).is_some_and(is_distrust)
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use dlq_core::store::{Actor, GroupKey, GroupUpdate, Maintenance as _, Sink as _, Triage};
+use dlq_core::store::{
+    Actor, GroupKey, GroupRecord, GroupUpdate, Maintenance as _, Sink as _, Triage,
+};
 use dlq_core::{Attempt, Cause, Clock as _, DeadLetter, ErrorClass, Failure, History, SystemClock};
 use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::letter;
@@ -31,10 +33,17 @@ fn told(kind: &str, error: &str) -> (String, String) {
     (kind.to_owned(), group(error))
 }
 
+fn key(error: &str) -> GroupKey {
+    GroupKey::new(of(0, error).consumer, of(0, error).fingerprint)
+}
+
 async fn decide(store: &SqliteStore, error: &str, triage: Triage) {
-    let key = GroupKey::new(of(0, error).consumer, of(0, error).fingerprint);
     let update = GroupUpdate::new().triage(triage);
-    store.update_group(key, update, Actor::new("ana")).await.unwrap();
+    store.update_group(key(error), update, Actor::new("ana")).await.unwrap();
+}
+
+async fn record(store: &SqliteStore, error: &str) -> GroupRecord {
+    store.group_records(vec![key(error)]).await.unwrap().remove(0)
 }
 
 async fn empty() -> (tempfile::TempDir, SqliteStore) {
@@ -68,7 +77,13 @@ async fn each_change_is_told_once_by_two_processes_and_after_a_restart() {
     // Both note what they have sent before they end.
     other.signal("-TERM");
     other.end().ok();
-    let restarted = serve(one.stop(), &["--alert", &url]);
+    let folder = one.stop();
+    for error in ["timeout", "declined"] {
+        let alerts = record(&store, error).await.alerts;
+        let noted = alerts.values().all(|alert| alert.at.is_some() && alert.claim.is_none());
+        assert!(noted && alerts.len() == 1, "{error}: {alerts:?}");
+    }
+    let restarted = serve(folder, &["--alert", &url]);
     store.put(vec![of(4, "another")]).await.unwrap();
     assert_eq!(receiver.told_until(&group("another")).await, [told("new", "another")]);
     assert_eq!(receiver.rest(), Vec::<Value>::new());
@@ -155,8 +170,11 @@ async fn slack_and_pagerduty_have_what_they_expect() {
     let resolved = pager.next().await.1;
     assert_eq!(resolved["event_action"], "resolve");
     assert_eq!(resolved["dedup_key"], of_timeout.unwrap()["dedup_key"]);
+    // Slack is told of what is new, and of no end.
+    store.put(vec![of(2, "declined")]).await.unwrap();
+    let text = slack.next().await.1["text"].as_str().unwrap().to_owned();
+    assert!(text.contains("1 group of") && text.contains(&group("declined")), "{text}");
     assert!(!served.process.kill().contains("k3y"));
-    assert_eq!(slack.rest(), Vec::<Value>::new());
 }
 
 /// A server with a certificate of an authority of its own; yields the first lines of requests.

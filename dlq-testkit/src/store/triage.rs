@@ -98,7 +98,7 @@ pub async fn updates_of_groups_at_once_all_count<F: StoreFixture>(check: Check<F
     }
 }
 
-/// One of several processes has the claim to send an alert, and none once it is noted; the audit has nothing of it.
+/// A single process has the claim to send an alert, and none once it is noted; the audit has nothing of it.
 pub async fn an_alert_is_claimed_by_one<F: StoreFixture>(check: Check<F>) {
     const LEASE: Duration = Duration::from_secs(3600);
     let key = key_of(&letter(1));
