@@ -7,6 +7,7 @@ macro_rules! pages {
 }
 
 pages! {
+    alerts = "alerts.md",
     choose = "choose.md",
     configuration = "configuration.md",
     console = "console.md",

@@ -12,6 +12,7 @@
 #[macro_use]
 mod say;
 
+mod alert;
 mod ask;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;

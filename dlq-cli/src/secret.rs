@@ -44,6 +44,19 @@ pub(crate) fn keep(url: &str) {
     kept.dedup();
 }
 
+/// Keeps the path and query of a URL from being printed, where they are long enough to be a secret.
+pub(crate) fn keep_path(path: &str) {
+    /// Shorter ones are words, with which texts are full.
+    const SHORTEST_PATH: usize = 16;
+    if path.len() < SHORTEST_PATH {
+        return;
+    }
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.push(path.to_owned());
+    kept.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    kept.dedup();
+}
+
 /// The text with every kept password struck out.
 pub(crate) fn hide(text: &str) -> String {
     let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +139,7 @@ fn login_end(rest: &str) -> Option<usize> {
 fn is_secret(parameter: &str) -> bool {
     let name = parameter.split('=').next().unwrap_or_default();
     let name = decoded(name).to_ascii_lowercase();
-    ["pass", "pwd", "secret", "token"].iter().any(|word| name.contains(word))
+    ["pass", "pwd", "secret", "token", "routing_key"].iter().any(|word| name.contains(word))
 }
 
 fn secrets(url: &str) -> Vec<String> {

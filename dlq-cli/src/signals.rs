@@ -1,6 +1,7 @@
 //! Ending what runs until it is told to end.
 
 use std::future::Future;
+use std::pin::Pin;
 
 use tokio::sync::oneshot;
 
@@ -33,6 +34,25 @@ where
             signals.next().await;
         } => Err(CliError::failed("ended at once; what was in flight comes again")),
     }
+}
+
+/// Returns the result of `serving`, and works beside it until then. The work finishes what it has begun.
+pub(crate) async fn beside<T, W: Future<Output = ()>>(
+    serving: impl Future<Output = T>,
+    work: Option<impl FnOnce(Pin<Box<dyn Future<Output = ()>>>) -> W>,
+) -> T {
+    let Some(work) = work else { return serving.await };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let working = work(Box::pin(async {
+        // The receiver resolves when the sender is dropped, too: that is the signal.
+        let _ = stopped.await;
+    }));
+    let serving = async {
+        let served = serving.await;
+        drop(stop);
+        served
+    };
+    tokio::join!(serving, working).0
 }
 
 /// Signals that ask a process to end.

@@ -1,5 +1,6 @@
 use std::future::Future;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::DeadLetters;
@@ -7,8 +8,8 @@ use dlq_core::ingest::{Incident, Ingest, Outcome};
 use dlq_core::log::Entries;
 
 use super::Mark;
-use super::alert::Alerts;
 use super::incidents::Incidents;
+use crate::alert::{Counts, GroupAlerts, LetterAlerts};
 use crate::cli::IngestArgs;
 use crate::commands::PARTIAL;
 use crate::error::CliError;
@@ -16,7 +17,7 @@ use crate::open;
 use crate::output::{Output, Progress};
 use crate::secret::without_password;
 use crate::serve::Counted;
-use crate::signals::until_asked;
+use crate::signals::{beside, until_asked};
 
 /// For how long `--once` waits for a store or a server that is not there.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Receivers of incidents, and the store that letters go into.
 pub(crate) struct Telling {
     incidents: Incidents,
-    alerts: Alerts,
+    alerts: LetterAlerts,
+    groups: Option<GroupAlerts<()>>,
 }
 
 /// The store of an ingest.
@@ -38,7 +40,9 @@ impl Telling {
     /// Opens what is told, before anything is asked of the broker.
     pub(crate) fn open(args: &IngestArgs) -> Result<Self, CliError> {
         let incidents = Incidents::open(args.incidents.as_deref())?;
-        Ok(Self { incidents, alerts: Alerts::start(&args.alert)? })
+        let shown = without_password(&args.into);
+        let groups = GroupAlerts::new(&args.group_alerts, &shown, &Arc::<Counts>::default())?;
+        Ok(Self { incidents, alerts: LetterAlerts::start(args)?, groups })
     }
 }
 
@@ -76,8 +80,11 @@ impl IngestRun<'_> {
     ) -> Result<ExitCode, CliError> {
         let Self { args, shown, into, telling } = self;
         let counted = Counted::open(args.metrics.as_deref(), "this ingest").await?;
-        let Telling { mut incidents, alerts } = telling;
+        let Telling { mut incidents, alerts, groups } = telling;
         let Destination { store, name } = into;
+        let mut groups = groups.map(|it| it.source(store.clone()));
+        // A run that ends by itself tells at its end what it has stored.
+        let beside_it = groups.take_if(|_| !args.once);
         let mut ingest = Ingest::new(feed, store.store().clone()).batch(args.batch);
         if args.once {
             ingest = ingest.outage_timeout(PATIENCE);
@@ -109,12 +116,16 @@ impl IngestRun<'_> {
                 refusal.map_or_else(|| ran.map_err(|error| CliError::caused_by(&*error)), Err)
             }
         });
+        let run = beside(run, beside_it.map(|it| move |stop| it.run(stop)));
         let ran = counted.beside(run).await;
         bar.end();
         let report = ingest.report().clone();
         // Others get its share at once.
         drop(ingest);
-        let are_told = alerts.end().await;
+        let mut are_told = alerts.end().await;
+        if let Some(groups) = &mut groups {
+            are_told &= groups.round().await;
+        }
         // What is in the store is reported also if the run has failed.
         if out.is_table() {
             out.line(&report)?;

@@ -1,6 +1,5 @@
 //! Verbs at any broker. A folder for each broker has what differs.
 
-mod alert;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod deployment;
 mod incidents;

@@ -153,6 +153,8 @@ pub(crate) struct IngestArgs {
     pub(crate) incidents: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) alert: AlertArgs,
+    #[command(flatten)]
+    pub(crate) group_alerts: super::GroupAlertArgs,
     /// Append a row for each new letter to the store's processing audit
     #[arg(long)]
     pub(crate) audit: bool,
@@ -177,7 +179,7 @@ pub(crate) struct IngestArgs {
 /// Alerts about each new letter. Letters do not wait for them.
 #[derive(Debug, Args)]
 pub(crate) struct AlertArgs {
-    /// Post the incident of each new letter to this webhook, e.g. http://relay:8080/dead-letters
+    /// Post the incident of each new letter to this webhook, e.g. https://relay:8443/dead-letters
     #[arg(
         long,
         value_name = "URL",

@@ -12,7 +12,7 @@ mod triage;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use broker::{
-    AlertArgs, BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs, ServeAtBrokerArgs,
+    BrokerArgs, CheckAtBrokerArgs, IngestArgs, ReplayAtBrokerArgs, ServeAtBrokerArgs,
 };
 #[cfg(feature = "nats")]
 pub(crate) use broker::{ConsumerName, RouteArgs};
@@ -21,7 +21,7 @@ pub(crate) use broker::{LadderArgs, Setting};
 pub(crate) use maintenance::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
-pub(crate) use serve::ServeArgs;
+pub(crate) use serve::{GroupAlertArgs, ServeArgs};
 pub(crate) use triage::{ConsumersArgs, GroupArgs, GroupCommand};
 
 #[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]

@@ -35,6 +35,12 @@ pub(crate) struct ServeArgs {
     /// At a store: time after which a letter that no consumer has claimed counts as overdue
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
     pub(crate) overdue: Duration,
+    /// At a store: number of groups of errors whose letters are counted under their own name, the largest first; the others are
+    /// counted together. At most 1000; 0 leaves the metric out
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) group_metrics: u32,
+    #[command(flatten)]
+    pub(crate) alerts: GroupAlertArgs,
     /// At a store: also send the letters of running operations to the brokers of --via or, without it, of the configuration
     /// file. Includes operations that other processes began
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
@@ -46,4 +52,27 @@ pub(crate) struct ServeArgs {
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]
     pub(crate) at_broker: super::ServeAtBrokerArgs,
+}
+
+/// Alerts about groups of errors in a store.
+#[derive(Debug, Args)]
+pub(crate) struct GroupAlertArgs {
+    /// Tell this receiver of each group of errors in the store that is new, has come back since it was resolved, or grows: each
+    /// once, and many in one message. URL takes JSON; slack+URL is a webhook of Slack, and pagerduty+URL one of PagerDuty, with
+    /// ?routing_key=KEY. May be given several times, and in the environment with a blank between two. Others on this
+    /// machine see the arguments of a process: a secret is better off in the environment
+    #[arg(
+        long,
+        value_name = "[FORMAT+]URL",
+        env = "DLQ_ALERT",
+        hide_env_values = true,
+        value_delimiter = ' '
+    )]
+    pub(crate) alert: Vec<String>,
+    /// Interval at which groups are told; what is due in between is told together
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration::parse)]
+    pub(crate) alert_every: Duration,
+    /// File with the certificate of an authority, in PEM, that webhooks are trusted by besides those of the system
+    #[arg(long, value_name = "FILE")]
+    pub(crate) alert_ca: Option<std::path::PathBuf>,
 }

@@ -1,5 +1,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dlq_core::store::HealthThresholds;
 use dlq_core::{DeadLetters, SystemClock};
@@ -41,8 +42,9 @@ impl Scripted {
     }
 
     fn looker(&self) -> Looker<Stored<Self>> {
-        let limits = Limits { health: HealthThresholds::default(), overdue: Duration::ZERO };
-        Looker::new(Stored::new(self.clone(), limits), SystemClock::shared())
+        let health = HealthThresholds::default();
+        let limits = Limits { health, overdue: Duration::ZERO, groups: 20 };
+        Looker::new(Stored::new(self.clone(), limits, Arc::default()), SystemClock::shared())
     }
 }
 

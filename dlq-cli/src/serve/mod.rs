@@ -19,9 +19,11 @@
 //!
 //! `--console` serves the console of `dlq-admin` beside it, which asks the store itself.
 //!
+//! `--alert` tells of groups of errors beside it; see [`GroupAlerts`].
+//!
 //! # If the process dies here
 //!
-//! It writes nothing, so nothing is lost. Its counters begin at zero again, which Prometheus expects of counters.
+//! But for the notes of alerts it writes nothing, so nothing is lost. Its counters begin at zero again, which Prometheus expects of counters.
 //! Asked to end (SIGINT, SIGTERM) it stops listening, drops what it answers, and ends with 0.
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
@@ -54,20 +56,21 @@ use dlq_core::{DeadLetters, SystemClock};
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::alert::{Counts, GroupAlerts};
 use crate::cli::ServeArgs;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use crate::cli::{BrokerArgs, ViaArgs};
 use crate::error::CliError;
 use crate::open;
 use crate::secret::without_password;
-use crate::signals::until_asked;
+use crate::signals::{beside, until_asked};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use crate::via::Via;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use broker::Brokered;
 use console::Console;
 use look::{Looker, Page, Watched};
-use store::{Limits, StoreOpener, Stored};
+use store::{Limits, Opened, StoreOpener, Stored};
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use broker::{Measure, QueueDepth, Readers};
@@ -76,6 +79,8 @@ pub(crate) use counted::Counted;
 
 /// The shortest pause between two looks.
 const SHORTEST: Duration = Duration::from_millis(100);
+/// The most groups with a series of their own.
+const MOST_GROUPS: u32 = 1_000;
 
 /// Serves what is at this URL until it is asked to end.
 pub(crate) async fn run(
@@ -89,25 +94,31 @@ pub(crate) async fn run(
             dlq_core::policy::duration::format(args.every)
         )));
     }
+    if args.group_metrics > MOST_GROUPS {
+        return Err(CliError::refused(format!(
+            "--group-metrics {} is too many for Prometheus; at most {MOST_GROUPS} groups have a series of their own",
+            args.group_metrics
+        )));
+    }
     let tokens = console::tokens(&args).await?;
     let health = HealthThresholds::default().backlog(args.max_backlog).age(args.max_age);
     let shown = without_password(url);
     match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
-            console::refuse(&args, &shown)?;
+            refuse_what_stores_do(&args, &shown)?;
             let at = crate::kafka::Measured::new(rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
-            console::refuse(&args, &shown)?;
+            refuse_what_stores_do(&args, &shown)?;
             let at = crate::nats::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
         #[cfg(feature = "redis")]
         Some((scheme @ ("redis" | "rediss"), rest)) => {
-            console::refuse(&args, &shown)?;
+            refuse_what_stores_do(&args, &shown)?;
             let at = crate::redis::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
             watch(Brokered { at, thresholds: health }, &shown, args).await
         }
@@ -121,19 +132,36 @@ pub(crate) async fn run(
             #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
             let via = Default::default();
             let console = console::open(url, &args, tokens, via).await?;
-            let limits = Limits { health, overdue: args.overdue };
-            let looker =
-                Looker::new(Stored::new(Url(url.to_owned()), limits), SystemClock::shared());
+            let counts = Arc::<Counts>::default();
+            let source = Opened::new(Url(url.to_owned()));
+            let alerts =
+                GroupAlerts::new(&args.alerts, &shown, &counts)?.map(|it| it.source(source));
+            let limits = Limits { health, overdue: args.overdue, groups: args.group_metrics };
+            let stored = Stored::new(Url(url.to_owned()), limits, counts);
+            let looker = Looker::new(stored, SystemClock::shared());
             until_asked(|stop| async {
                 let serving = serve(looker, &shown, args, console, stop);
+                let serving = beside(serving, alerts.map(|it| move |stop| it.run(stop)));
                 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-                return beside(serving, replaying).await;
-                #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
+                let serving = beside(serving, replaying.map(|it| move |stop| it.run(stop)));
                 serving.await
             })
             .await
         }
     }
+}
+
+/// Refuses what only a store can do, where the dead letters of a broker are served.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+fn refuse_what_stores_do(args: &ServeArgs, shown: &str) -> Result<(), CliError> {
+    console::refuse(args, shown)?;
+    if args.alerts.alert.iter().all(String::is_empty) {
+        return Ok(());
+    }
+    Err(CliError::refused(format!(
+        "cannot tell of groups of {shown}: it is a broker, and what was told is kept in a store; leave --alert out, or give it to \
+         dlq ingest --from {shown} --into sqlite://dlq.db"
+    )))
 }
 
 /// Sender of letters of operations.
@@ -210,23 +238,6 @@ impl Replaying {
         };
         dispatcher.serve(stop, |_| {}).await;
     }
-}
-
-/// Serves, and sends letters until that has ended. What is being sent then is recorded first.
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-async fn beside<T>(serving: impl Future<Output = T>, replaying: Option<Replaying>) -> T {
-    let Some(replaying) = replaying else { return serving.await };
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let sending = replaying.run(async {
-        // The receiver resolves when the sender is dropped, too: that is the signal.
-        let _ = stopped.await;
-    });
-    let serving = async {
-        let served = serving.await;
-        drop(stop);
-        served
-    };
-    tokio::join!(serving, sending).0
 }
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]

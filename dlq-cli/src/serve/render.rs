@@ -3,20 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dlq_core::store::{Due, ItemOutcome, OperationState, Stats};
+use dlq_core::store::{Due, Group, ItemOutcome, OperationState, Stats};
 use dlq_core::{Reason, Status, Timestamp};
 use metrics::{Label, with_local_recorder};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use super::broker::{QueueDepth, Readers};
-#[cfg(any(feature = "kafka", feature = "nats"))]
-use super::label::label;
-use super::label::largest;
+use super::label::{OTHER, label, largest};
 use super::look::Memory;
 use super::names::{self, Family};
 use super::store::StoreObservation;
 use super::written::Written;
+use crate::alert::Counts;
 
 /// A page of what every look says, and of what `export` sets.
 pub(super) fn page(is_up: bool, memory: &Memory, export: impl FnOnce()) -> String {
@@ -52,6 +51,20 @@ pub(super) fn store(
         letters(&found.stats, now);
         consumers(found);
         operations(found, now);
+        if let Some(of_groups) = &found.groups {
+            groups(of_groups, found.waiting.total);
+        }
+    }
+}
+
+/// Metrics of alerts about groups. All of them are there from the start, since they are counters.
+pub(super) fn alerts(counts: &Counts) {
+    for (name, format, count) in counts.all() {
+        for family in [&names::ALERTS_SENT, &names::ALERTS_FAILED, &names::ALERTS_DROPPED] {
+            if family.name == name {
+                family.counter(vec![Label::new("format", format)]).absolute(count);
+            }
+        }
     }
 }
 
@@ -122,6 +135,20 @@ fn consumers(found: &StoreObservation) {
     }
 }
 
+/// The letters of these groups, and those of all others together.
+fn groups(groups: &[Group], waiting: u64) {
+    let series = |group: String, consumer: &str, count: u64| {
+        let labels =
+            vec![Label::new("group", group), Label::new("consumer", label(consumer).to_owned())];
+        names::GROUP_LETTERS.gauge(labels).increment(count as f64);
+    };
+    // Two consumers whose names are cut alike are added up.
+    groups.iter().for_each(|it| series(it.fingerprint.to_string(), &it.consumer, it.count));
+    // The groups are counted before the rest, and letters may have gone in between.
+    let of_groups = groups.iter().map(|group| group.count).sum();
+    series(OTHER.to_owned(), "", waiting.saturating_sub(of_groups));
+}
+
 fn operations(found: &StoreObservation, now: Timestamp) {
     let overdue = found.next_due.map(|due| now.since(due)).unwrap_or_default();
     set(&names::OVERDUE, overdue.as_secs_f64());
@@ -186,6 +213,7 @@ mod tests {
             next_due: next_due.map(at),
             due: Vec::new(),
             operations,
+            groups: Some(Vec::new()),
         };
         let memory = Memory { looks: [2, 1], answered: None, took: Duration::from_millis(250) };
         let written = Written::default();

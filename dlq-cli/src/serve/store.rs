@@ -3,14 +3,17 @@
 use std::future::Future;
 
 use dlq_core::store::{
-    Claims as _, Due, Health, HealthThresholds, Maintenance as _, Operation, Stats, Unfinished,
+    Claims as _, Due, Group, Health, HealthThresholds, Maintenance as _, Operation, Stats,
+    Unfinished,
 };
 use dlq_core::{DeadLetters, Filter, Status, Timestamp};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::look::Watched;
 use super::render;
 use super::written::Written;
+use crate::alert::{Counts, StoreSource};
 use crate::error::{CliError, chain};
 
 /// Place of the store.
@@ -32,6 +35,8 @@ pub(super) struct Limits {
     pub(super) health: HealthThresholds,
     /// From when on a letter has waited for a consumer for too long.
     pub(super) overdue: Duration,
+    /// Number of groups with a series of their own.
+    pub(super) groups: u32,
 }
 
 /// Result of a look.
@@ -44,24 +49,23 @@ pub(super) struct StoreObservation {
     pub(super) due: Vec<Due>,
     /// Operations that have not ended.
     pub(super) operations: Vec<Operation>,
+    /// The largest groups of the letters that wait; `None` where they are not asked for.
+    pub(super) groups: Option<Vec<Group>>,
 }
 
-/// A store.
-pub(super) struct Stored<P: StoreOpener> {
+/// Store that is opened anew when another one is in its place.
+pub(super) struct Opened<P: StoreOpener> {
     place: P,
     open: Option<(P::Identity, DeadLetters)>,
-    limits: Limits,
-    unfinished: Unfinished,
-    written: Written,
 }
 
-impl<P: StoreOpener> Stored<P> {
-    pub(super) fn new(place: P, limits: Limits) -> Self {
-        let (unfinished, written) = Default::default();
-        Self { place, open: None, limits, unfinished, written }
+impl<P: StoreOpener> Opened<P> {
+    pub(super) fn new(place: P) -> Self {
+        Self { place, open: None }
     }
+}
 
-    /// The store; opened, when it is not or when another one is in its place.
+impl<P: StoreOpener> StoreSource for Opened<P> {
     async fn store(&mut self) -> Result<DeadLetters, CliError> {
         // The identity is taken before the opening: a file that is replaced in between is opened anew at the next look.
         let identity = self.place.identity();
@@ -74,21 +78,45 @@ impl<P: StoreOpener> Stored<P> {
         self.open = Some((identity, store.clone()));
         Ok(store)
     }
+
+    fn forget(&mut self) {
+        self.open = None;
+    }
+}
+
+/// A store.
+pub(super) struct Stored<P: StoreOpener> {
+    opened: Opened<P>,
+    limits: Limits,
+    unfinished: Unfinished,
+    written: Written,
+    alerts: Arc<Counts>,
+}
+
+impl<P: StoreOpener> Stored<P> {
+    pub(super) fn new(place: P, limits: Limits, alerts: Arc<Counts>) -> Self {
+        let (unfinished, written) = Default::default();
+        Self { opened: Opened::new(place), limits, unfinished, written, alerts }
+    }
 }
 
 impl<P: StoreOpener> Watched for Stored<P> {
     type Observation = StoreObservation;
 
     async fn begin(&mut self) -> Result<(), CliError> {
-        self.store().await.map(|_| ())
+        self.opened.store().await.map(|_| ())
     }
 
     async fn find(&mut self) -> Result<StoreObservation, String> {
-        let store = self.store().await.map_err(CliError::into_message)?;
+        let store = self.opened.store().await.map_err(CliError::into_message)?;
         let asked = async {
             let stats = store.stats(Filter::new()).await?;
             let mut waiting = Filter::new();
             waiting.statuses = vec![Status::Pending, Status::Held, Status::Quarantined];
+            let groups = match self.limits.groups {
+                0 => None,
+                most => Some(store.groups(waiting.clone(), most).await?),
+            };
             let waiting = store.stats(waiting).await?;
             let quarantined = Filter::new().with_status(Status::Quarantined);
             let quarantined = store.stats(quarantined).await?;
@@ -98,13 +126,13 @@ impl<P: StoreOpener> Watched for Stored<P> {
             operations.retain(|operation| !operation.state.is_final());
             // Counters move last, so that a look which fails before leaves them as they were.
             self.written.look(&store, &stats).await?;
-            Ok(StoreObservation { stats, waiting, quarantined, next_due, due, operations })
+            Ok(StoreObservation { stats, waiting, quarantined, next_due, due, operations, groups })
         };
         asked.await.map_err(|error: dlq_core::StoreError| chain(&error))
     }
 
     fn forget(&mut self) {
-        self.open = None;
+        self.opened.forget();
     }
 
     fn health(&self, found: &StoreObservation, now: Timestamp) -> Health {
@@ -112,6 +140,7 @@ impl<P: StoreOpener> Watched for Stored<P> {
     }
 
     fn export(&self, found: Option<&StoreObservation>, now: Timestamp) {
+        render::alerts(&self.alerts);
         render::store(found, &self.written, self.limits.health.age, now);
     }
 }

@@ -14,6 +14,7 @@ pub(crate) fn dlq(args: &[&str]) -> Command {
         .env_remove("DLQ_CONTEXT")
         .env("DLQ_CONFIG", "")
         .env_remove("RUST_LOG")
+        .env("NO_PROXY", "127.0.0.1,localhost")
         .env("USER", "ana")
         .env("HOSTNAME", "ops");
     command

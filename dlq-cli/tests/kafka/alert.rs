@@ -1,4 +1,4 @@
-//! Alerts of new letters.
+//! Alerts of an ingest, about letters and about groups.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,7 +24,7 @@ fn webhook(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Value>) 
             while line != "\r\n" {
                 line.clear();
                 reader.read_line(&mut line).unwrap();
-                if let Some(value) = line.strip_prefix("Content-Length: ") {
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length: ") {
                     length = value.trim().parse().unwrap();
                 }
             }
@@ -73,6 +73,24 @@ async fn what_is_refused_is_said_and_the_letters_are_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn groups_are_told_at_the_end_of_a_run_and_not_again() {
+    let Some(bench) = Bench::with("alert-groups", letters(5)).await else { return };
+    let into = bench.store_url();
+    let (url, posts) = webhook(&["HTTP/1.1 204 Thanks\r\n\r\n"]);
+    for _ in 0..2 {
+        bench.run(&["ingest", "--once", "--into", &into, "--alert", &url]).ok();
+    }
+    let posts: Vec<Value> = posts.try_iter().collect();
+    let [post] = &posts[..] else { panic!("{posts:?}") };
+    let groups = bench.run(&["groups", "-o", "json", "--from", &into]).ok().json();
+    let groups = groups["groups"].as_array().unwrap();
+    let alerts = post["alerts"].as_array().unwrap();
+    assert_eq!((groups.len(), alerts.len()), (1, 1));
+    assert_eq!((&alerts[0]["alert"], &alerts[0]["count"]), (&"new".into(), &5.into()));
+    assert_eq!(alerts[0]["group"], groups[0]["fingerprint"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_has_the_incident_on_its_standard_input() {
     let Some(bench) = Bench::with("alert-run", letters(4)).await else { return };
     let (into, file) = (bench.store_url(), bench.file("alerts"));
@@ -108,9 +126,9 @@ async fn what_cannot_be_told_to_is_refused_before_anything_is_read() {
     let Some(bench) = Bench::with("alert-bad", letters(1)).await else { return };
     let into = bench.store_url();
     for (args, expected) in [
-        (["--alert-url", "https://h/x"], "--alert-command"),
-        (["--alert-url", "http://ana:s3cret@h/x"], "--alert-command"),
-        (["--alert-url", "h/x"], "http://HOST"),
+        (["--alert-url", "ftp://ana:s3cret@h/x"], "no URL of HTTP"),
+        (["--alert-url", "h/s3cret"], "https://HOST"),
+        (["--alert", "teams+https://h/s3cret"], "webhook, slack, pagerduty"),
     ] {
         let ran = bench.run(&[&["ingest", "--once", "--into", &into], &args[..]].concat());
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);

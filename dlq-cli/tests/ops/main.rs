@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod alerts;
 #[path = "../common/mod.rs"]
 mod common;
 mod console;
@@ -11,6 +12,7 @@ mod documented;
 mod page;
 #[path = "../common/process.rs"]
 mod process;
+mod receiver;
 mod rules;
 mod serve;
 mod served;

@@ -101,6 +101,8 @@ async fn hostile_names_break_no_line() {
     let (served, _store) = Served::with(letters.collect(), "1h").await;
     let page = served.scrape();
     assert_eq!(page.series("dlq_store_up"), [("dlq_store_up", 1.0)], "{}", page.0);
+    let groups = page.series("dlq_group_letters");
+    assert_eq!(groups.len(), names.len() + 1, "one for the rest: {groups:?}");
     for name in ["dlq_topic_letters", "dlq_events_count", "dlq_messages_quarantined"] {
         let series = page.series(name);
         assert_eq!(series.len(), names.len(), "{series:?}");
@@ -227,6 +229,15 @@ fn what_cannot_be_served_is_refused() {
         (&["--from", &url, "--metrics", ":80"], 2, "`:80` is not where one can listen"),
         (&["--from", &url, "--metrics", &taken], 1, "cannot listen at"),
         (&["--from", &url, "--every", "1ms"], 2, "--every 1ms is too often"),
+        (&["--from", &url, "--group-metrics", "5000"], 2, "at most 1000"),
+        (&["--from", &url, "--alert", "h/s3cret"], 2, "cannot use the URL of --alert"),
+        (&["--from", &url, "--alert", "http://h", "--alert-every", "1ms"], 2, "1ms is too often"),
+        (&["--from", &url, "--alert", "http://h", "--alert-ca", "/no"], 2, "in /no"),
+        (
+            &["--from", "nats://127.0.0.1:1/DLQ", "--alert", "http://h/s3cret"],
+            2,
+            "dlq ingest --from nats://127.0.0.1:1/DLQ",
+        ),
     ] {
         let ran = Ran::from(dlq(&[&["serve"], args].concat()).output().unwrap());
         assert_eq!(ran.code, code, "{args:?}: {}", ran.err);

@@ -34,20 +34,36 @@ impl Served {
 
     /// Serves `dlq.db` in this folder, whether it is there or not.
     pub(crate) fn start(folder: tempfile::TempDir, every: &str) -> Self {
+        Self::start_with(folder, every, &[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_with(folder: tempfile::TempDir, every: &str, more: &[&str]) -> Self {
         let url = url(&folder);
-        let mut process = Process::start(dlq(&[
-            "serve",
-            "--metrics",
-            "127.0.0.1:0",
-            "--every",
-            every,
-            "--from",
-            &url,
-        ]));
+        let args = ["serve", "--metrics", "127.0.0.1:0", "--every", every, "--from", &url];
+        let mut process = Process::start(dlq(&[&args, more].concat()));
         let line = process.line().unwrap();
         let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
         let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
         Self { folder, process, address }
+    }
+
+    /// Starts another one on the same store.
+    pub(crate) fn another(&self, more: &[&str]) -> Process {
+        let url = self.url();
+        let mut process =
+            Process::start(dlq(
+                &[&["serve", "--metrics", "127.0.0.1:0", "--from", &url], more].concat()
+            ));
+        process.says("is served at");
+        process
+    }
+
+    /// Stops it in an orderly way; the store stays.
+    pub(crate) fn stop(self) -> tempfile::TempDir {
+        self.process.signal("-TERM");
+        self.process.end().ok();
+        self.folder
     }
 
     pub(crate) fn url(&self) -> String {

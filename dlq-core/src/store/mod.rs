@@ -14,6 +14,7 @@
 //! may be repeated: writing the same death, finishing the same claim or cancelling the same operation again changes
 //! nothing.
 
+mod alert;
 mod audit;
 mod check;
 mod claim;
@@ -35,6 +36,7 @@ mod stats;
 mod triage;
 mod unfinished;
 
+pub use alert::{AlertClaim, AlertKind, AlertUpdate, GroupAlert};
 pub use audit::{Actor, AuditEntry, AuditRequest, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
@@ -436,7 +438,8 @@ pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
         groups: Vec<GroupKey>,
     ) -> impl Future<Output = Result<Vec<GroupRecord>, StoreError>> + Send;
 
-    /// Changes the record of a group of errors, and returns it. Its letters stay as they are. A group needs no letters.
+    /// Changes the record of a group of errors, and returns it. Its letters stay as they are. A group needs no letters. The
+    /// audit has it, unless it is a step of an alert alone.
     ///
     /// # Errors
     ///

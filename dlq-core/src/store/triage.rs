@@ -1,11 +1,12 @@
 //! Groups of errors as people handle them: new, acknowledged, snoozed, resolved, and come back.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Group;
+use super::{AlertUpdate, Group, GroupAlert};
 use crate::Timestamp;
 use crate::failure::words;
 use crate::fingerprint::Fingerprint;
@@ -108,6 +109,9 @@ pub struct GroupRecord {
     pub owner: Option<String>,
     /// Text for those who look at it next.
     pub note: Option<String>,
+    /// Latest alert about the group by receiver.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub alerts: BTreeMap<String, GroupAlert>,
 }
 
 impl GroupRecord {
@@ -127,6 +131,9 @@ impl GroupRecord {
             self.triage = triage;
             self.decided_at = (triage != Triage::New).then_some(now);
             self.decided_by = (triage != Triage::New).then(|| who.to_owned());
+        }
+        if let Some(alert) = &update.alert {
+            alert.apply(self, now);
         }
         *self != before
     }
@@ -168,6 +175,9 @@ pub struct GroupUpdate {
     /// The note; an empty text for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The step of an alert.
+    #[serde(skip)]
+    pub alert: Option<AlertUpdate>,
 }
 
 impl GroupUpdate {
@@ -197,6 +207,19 @@ impl GroupUpdate {
         self
     }
 
+    /// Sets the step of an alert. Defaults to none.
+    pub fn alert(mut self, alert: AlertUpdate) -> Self {
+        self.alert = Some(alert);
+        self
+    }
+
+    /// Returns true if it belongs into the audit. Steps of alerts alone do not, since nobody decides about them.
+    #[must_use]
+    pub fn is_audited(&self) -> bool {
+        let rest = Self { alert: None, ..self.clone() };
+        self.alert.is_none() || !rest.is_empty()
+    }
+
     /// Returns true if it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -207,7 +230,8 @@ impl GroupUpdate {
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let texts = [("owner", &self.owner), ("note", &self.note)];
-        texts.into_iter().find_map(|(name, text)| {
+        let of_alert = self.alert.as_ref().and_then(AlertUpdate::problem);
+        let of_texts = texts.into_iter().find_map(|(name, text)| {
             let length = text.as_ref()?.chars().count();
             (length > Self::LONGEST).then(|| {
                 format!(
@@ -215,7 +239,8 @@ impl GroupUpdate {
                     Self::LONGEST
                 )
             })
-        })
+        });
+        of_texts.or(of_alert)
     }
 }
 

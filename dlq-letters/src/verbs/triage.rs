@@ -55,7 +55,9 @@ impl Verb for UpdateGroup {
         let is_changed = record.apply(&self.update, &self.by.who, rows.now());
         let subject = serde_json::json!({ "group": self.key, "update": self.update });
         let affected = u64::from(is_changed);
-        rows.note_action(&self.by, "triage", subject.to_string(), affected, None);
+        if self.update.is_audited() {
+            rows.note_action(&self.by, "triage", subject.to_string(), affected, None);
+        }
         if is_changed {
             write(rows, &self.key, &record);
         }

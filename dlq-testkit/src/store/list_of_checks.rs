@@ -268,6 +268,7 @@ macro_rules! store_conformance {
                 a_group_keeps_its_record,
                 updates_of_groups_are_audited,
                 updates_of_groups_at_once_all_count,
+                an_alert_is_claimed_by_one,
                 a_group_remembers_when_it_was_first_seen,
                 a_filter_does_not_change_the_first_sight,
                 a_resolved_group_comes_back,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    AuditRequest, DeadLetters, GroupKey, GroupRecord, GroupState, GroupUpdate, Heartbeat, Presence,
-    Receipt, Triage,
+    AlertKind, AlertUpdate, AuditRequest, DeadLetters, GroupKey, GroupRecord, GroupState,
+    GroupUpdate, Heartbeat, Presence, Receipt, Triage,
 };
 use dlq_core::{DeadLetter, Failure, Fingerprint, StoreErrorKind, Timestamp};
 
@@ -96,6 +96,37 @@ pub async fn updates_of_groups_at_once_all_count<F: StoreFixture>(check: Check<F
         let record = check.group_record(&key).await;
         assert_eq!((record.owner.as_deref(), record.note.as_deref()), (Some("ana"), Some("look")));
     }
+}
+
+/// A single process has the claim to send an alert, and none once it is noted; the audit has nothing of it.
+pub async fn an_alert_is_claimed_by_one<F: StoreFixture>(check: Check<F>) {
+    const LEASE: Duration = Duration::from_secs(3600);
+    let key = key_of(&letter(1));
+    let holders = ["one", "two", "three", "four"];
+    let seen = check.group_record(&key).await;
+    let claim =
+        |holder: &str| GroupUpdate::new().alert(AlertUpdate::claim("slack", holder, LEASE, &seen));
+    let (a, b, c, d) = tokio::join!(
+        check.update(&key, claim(holders[0])),
+        check.update(&key, claim(holders[1])),
+        check.update(&key, claim(holders[2])),
+        check.update(&key, claim(holders[3])),
+    );
+    let claimed = holders.iter().zip([a, b, c, d]);
+    let claimed: Vec<_> =
+        claimed.filter(|(holder, record)| record.is_claimed("slack", holder)).collect();
+    let [(holder, _)] = claimed[..] else { panic!("{} have the claim", claimed.len()) };
+    let accepted = AlertUpdate::accepted("slack", holder, AlertKind::New, &seen);
+    let record = check.update(&key, GroupUpdate::new().alert(accepted)).await;
+    assert!(record.alerts["slack"].at.is_some());
+    assert_eq!(check.group_record(&key).await, record);
+    let record = check.update(&key, claim("five")).await;
+    assert!(!record.is_claimed("slack", "five"), "it was sent");
+    // A decision keeps what was told.
+    let decided = check.update(&key, GroupUpdate::new().triage(Triage::Acknowledged)).await;
+    assert_eq!(decided.alerts, record.alerts);
+    let audit = check.store.audit(AuditRequest::latest(9)).await.expect("audit answers");
+    assert_eq!(audit.len(), 1, "the decision alone is in the audit");
 }
 
 /// A death of another error, of generation 1.
