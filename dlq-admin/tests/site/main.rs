@@ -9,4 +9,5 @@ mod common;
 mod console;
 mod events;
 mod hostile;
+mod mask;
 mod triage;
