@@ -67,6 +67,14 @@ impl Mask {
         rules.into_iter().map(|rule| rule.as_ref().parse::<Rule>()).collect()
     }
 
+    /// Adds the rules of another.
+    pub fn and(mut self, other: Self) -> Self {
+        self.paths.extend(other.paths);
+        self.headers.extend(other.headers);
+        self.has_key |= other.has_key;
+        self
+    }
+
     /// Returns true without any rule.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// One rule. See the [module's page](super) for how it is written.
+/// Rule by which part of a message is masked. See the [module's page](super) for how it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule(pub(super) Part);
 

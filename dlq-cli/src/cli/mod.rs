@@ -149,7 +149,11 @@ The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
 
     [contexts.prod]
     from = \"nats://ops@nats.internal/DLQ\"   # ${NAME} is a variable of the environment
-    password_command = \"pass show nats/ops\" # or password_file = \"~/.nats-password\"";
+    password_command = \"pass show nats/ops\" # or password_file = \"~/.nats-password\"
+    mask = [\"$.card.number\", \"$..email\", \"headers.authorization\", \"key\"]
+
+mask names parts of messages that show, export, audit, edit and the console of serve write as ***: values of payloads by JSON
+path, headers, the key. At the top of the file it is about the letters of every place.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -225,6 +229,17 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// True if what rules mask is to be seen.
+    pub(crate) fn is_unmasked(&self) -> bool {
+        match self {
+            Self::Show(args) => args.unmasked,
+            Self::Export(args) => args.unmasked,
+            Self::Audit(args) => args.unmasked,
+            // Other verbs write no message.
+            other => !matches!(other, Self::Edit(_) | Self::Serve(_)),
+        }
+    }
+
     /// As it is typed.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
@@ -290,6 +305,9 @@ pub(crate) struct ShowArgs {
     /// Write the payload alone, byte for byte
     #[arg(long)]
     pub(crate) payload: bool,
+    /// Show what rules of the configuration file mask. See `dlq context --help`
+    #[arg(long)]
+    pub(crate) unmasked: bool,
 }
 
 #[derive(Debug, Args)]
@@ -484,6 +502,9 @@ pub(crate) struct AuditArgs {
     /// Show what edits changed
     #[arg(long)]
     pub(crate) diff: bool,
+    /// Show what rules of the configuration file mask. See `dlq context --help`
+    #[arg(long)]
+    pub(crate) unmasked: bool,
     /// Maximum number; 0 for all
     #[arg(long, default_value_t = 50)]
     pub(crate) limit: u32,

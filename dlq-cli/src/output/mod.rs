@@ -8,13 +8,16 @@ pub(crate) use dlq_admin::shown::{age, bytes, diff, escape, indented};
 pub(crate) use progress::Progress;
 pub(crate) use table::{Column, Table};
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use std::process::ExitCode;
 
 use serde::Serialize;
 
+use dlq_admin::mask::Mask;
 use dlq_admin::shown::Document;
+use dlq_core::DeadLetter;
 
 use crate::cli::Format;
 use crate::error::CliError;
@@ -25,13 +28,31 @@ pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
     /// The width that lines for people are cut to: the terminal's, or none.
     width: Option<usize>,
+    /// Parts of messages that are masked.
+    mask: Mask,
 }
 
 impl Output {
     /// `wide` lines are as long as they are, also at a terminal.
     pub(crate) fn new(format: Format, wide: bool) -> Self {
         let width = if wide { None } else { width() };
-        Self { format, out: BufWriter::new(io::stdout().lock()), width }
+        Self { format, out: BufWriter::new(io::stdout().lock()), width, mask: Mask::default() }
+    }
+
+    /// Sets what is masked of messages. Defaults to nothing.
+    pub(crate) fn mask(mut self, mask: Mask) -> Self {
+        self.mask = mask;
+        self
+    }
+
+    /// Returns the rules by which parts of messages are masked.
+    pub(crate) fn rules(&self) -> &Mask {
+        &self.mask
+    }
+
+    /// Returns the letter with what rules mask of it.
+    pub(crate) fn masked<'a>(&self, letter: &'a DeadLetter) -> Cow<'a, DeadLetter> {
+        self.mask.letter(letter).map_or(Cow::Borrowed(letter), Cow::Owned)
     }
 
     /// Returns true if the output goes to a terminal.
