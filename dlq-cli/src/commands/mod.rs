@@ -73,6 +73,9 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         Progress::be_quiet();
     }
     let mut out = Output::new(cli.output, cli.wide);
+    if cli.command.is_paged() && !cli.no_pager {
+        out = out.paged();
+    }
     // These verbs need no store, so the command that prints a context's password does not run for them.
     match cli.command {
         Command::Completions { shell } => return completions(&mut out, shell),

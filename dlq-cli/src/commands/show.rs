@@ -56,7 +56,8 @@ fn print(out: &mut Output, letter: &DeadLetter, size: usize) -> Result<(), CliEr
     let state = &letter.state;
     let resolution = state.resolution.map_or_else(String::new, |how| format!(" ({how})"));
     field(out, "letter", format!("{}  generation {}", letter.id, letter.generation))?;
-    field(out, "status", format!("{}{resolution}", state.status))?;
+    let status = out.state(state.status.to_string());
+    field(out, "status", format!("{status}{resolution}"))?;
     if let Some(due) = state.due {
         field(out, "due", due.to_string())?;
     }
