@@ -21,6 +21,7 @@ pages! {
     guarantees = "guarantees.md",
     idempotency = "idempotency.md",
     layers = "layers.md",
+    masking = "masking.md",
     observability = "observability.md",
     order = "order.md",
     replay = "replay.md",

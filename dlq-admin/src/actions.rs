@@ -14,9 +14,11 @@ use dlq_core::{
     SystemClock, Timestamp,
 };
 
+use crate::access::Role;
 use crate::call::Call;
 use crate::door::from_base64;
 use crate::filter::{self, When, letter_id};
+use crate::mask::MASK;
 use crate::refusal::Refusal;
 
 /// Number of letters, items or entries that are listed unless told otherwise.
@@ -305,7 +307,14 @@ pub(crate) async fn edit(call: &Call) -> Result<Edited, Refusal> {
     if params.is("allow-invalid") {
         edit = edit.allow_invalid();
     }
-    Edited::new(before, edit)
+    let edited = Edited::new(before, edit)?;
+    if call.console.mask.is_written(&edited.before.message, &edited.after.message) {
+        return Err(Refusal::refused(format!(
+            "the edit would write `{MASK}` where rules mask a value: what was shown masked is not what is there; reveal the letter, and \
+             edit that"
+        )));
+    }
+    Ok(edited)
 }
 
 /// Refuses an edit of a letter that is not what was looked at.
@@ -341,7 +350,8 @@ pub(crate) async fn undo(call: &Call) -> Result<Edited, Refusal> {
     Err(Refusal::refused("the letter was not edited; there is nothing to undo"))
 }
 
-/// Returns the whole letter that the path names, once the audit says who looked at it and why.
+/// Returns the whole letter that the path names, once the audit says who looked at it and why. What rules mask of it is
+/// for the role `admin` alone.
 ///
 /// The store has no entries of its own for looking. An edit that changes nothing is one: it is kept with the reason, and
 /// touches nothing.
@@ -351,14 +361,16 @@ pub(crate) async fn reveal(call: &Call) -> Result<DeadLetter, Refusal> {
     let note = by.note.take().unwrap_or_default();
     let by = by.with_note(format!("revealed, not changed: {note}"));
     let looked = call.letters()?.edit(letter.id, Edit::new(), by).await;
-    looked.map_err(|error| {
-        let refusal = Refusal::from(error);
-        let message = format!(
-            "the letter is not revealed, since the audit cannot say so: {}",
-            refusal.message
-        );
-        Refusal { message, ..refusal }
-    })
+    looked
+        .map_err(|error| {
+            let refusal = Refusal::from(error);
+            let message = format!(
+                "the letter is not revealed, since the audit cannot say so: {}",
+                refusal.message
+            );
+            Refusal { message, ..refusal }
+        })
+        .map(|letter| if call.may(Role::Admin) { letter } else { call.masked(letter) })
 }
 
 /// Groups of the states that are asked for, and how many there are of others.
@@ -460,7 +472,7 @@ pub(crate) async fn audit(call: &Call) -> Result<Vec<AuditEntry>, Refusal> {
     request.since = params.get::<When>("since")?.map(|when| when.0);
     request.until = params.get::<When>("until")?.map(|when| when.0);
     request.before = params.get("before")?;
-    Ok(letters.store().audit(request).await?)
+    Ok(masked(call, letters.store().audit(request).await?))
 }
 
 /// Returns a request for what was done to a letter, or to all letters of its present operation.
@@ -477,11 +489,18 @@ async fn about(
 
 /// Returns the latest entries of the audit about a letter.
 pub(crate) async fn audit_of(
-    letters: &DeadLetters,
+    call: &Call,
     letter: &DeadLetter,
     limit: u32,
 ) -> Result<Vec<AuditEntry>, Refusal> {
     let mut request = AuditRequest::latest(limit).letter(letter.id);
     request.operation = letter.state.operation;
-    Ok(letters.store().audit(request).await?)
+    Ok(masked(call, call.letters()?.store().audit(request).await?))
+}
+
+fn masked(call: &Call, mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
+    for entry in &mut entries {
+        *entry = call.console.mask.entry(entry);
+    }
+    entries
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use dlq_core::DeadLetters;
 use dlq_core::store::Actor;
+use dlq_core::{DeadLetter, DeadLetters, Message};
 use maud::Markup;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::access::Role;
 use crate::door::Visitor;
 use crate::params::Params;
 use crate::refusal::Refusal;
-use crate::shown::Document;
+use crate::shown::{Document, diff};
 
 /// Request that was let in.
 #[derive(Debug)]
@@ -50,6 +50,27 @@ impl Call {
     /// Returns true if the visitor may do what this role may.
     pub(crate) fn may(&self, role: Role) -> bool {
         self.visitor.role >= role
+    }
+
+    /// Returns the letter with what rules mask of it.
+    pub(crate) fn masked(&self, letter: DeadLetter) -> DeadLetter {
+        self.console.mask.letter(&letter).unwrap_or(letter)
+    }
+
+    /// Returns true if rules mask parts of the letter.
+    pub(crate) fn is_masked(&self, letter: &DeadLetter) -> bool {
+        self.console.mask.message(&letter.message).is_some()
+    }
+
+    /// Returns the differences of two messages, with what rules mask of them.
+    pub(crate) fn diff(&self, before: &Message, after: &Message) -> Vec<String> {
+        let mask = |message: &Message| self.console.mask.message(message);
+        let lines =
+            diff(&mask(before).unwrap_or(before.clone()), &mask(after).unwrap_or(after.clone()));
+        if lines.is_empty() && before != after {
+            return vec!["what changes is masked".to_owned()];
+        }
+        lines
     }
 
     /// The visitor, with the reason that they gave.

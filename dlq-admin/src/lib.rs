@@ -41,6 +41,7 @@ mod filter;
 mod guesses;
 mod hidden;
 mod idempotency;
+pub mod mask;
 mod openapi;
 mod pages;
 mod params;
@@ -63,6 +64,7 @@ pub use access::{Access, Role, Token, UnknownRole};
 use events::Events;
 use guesses::Guesses;
 use idempotency::Answers;
+use mask::Mask;
 use sessions::Sessions;
 
 /// Console and HTTP interface of one or several stores. See the [crate's page](crate).
@@ -72,6 +74,7 @@ pub struct Admin {
     stores: Vec<(String, DeadLetters)>,
     access: Access,
     via: BTreeSet<Cluster>,
+    mask: Mask,
 }
 
 impl Admin {
@@ -83,7 +86,7 @@ impl Admin {
     /// The dead letters of one store, by a name for people and for paths.
     pub fn named(name: impl Into<String>, letters: DeadLetters) -> Self {
         let stores = vec![(name.into(), letters)];
-        Self { stores, access: Access::open(), via: BTreeSet::new() }
+        Self { stores, access: Access::open(), via: BTreeSet::new(), mask: Mask::default() }
     }
 
     /// Adds a store. One of the same name takes the place of the former.
@@ -108,12 +111,28 @@ impl Admin {
         self
     }
 
+    /// Sets the rules by which parts of messages are masked, for all roles and stores: on pages, in the HTTP interface and
+    /// where the audit quotes edits. A letter that is revealed, with a reason, is shown to the role `admin` as it is.
+    /// Defaults to none.
+    ///
+    /// ```
+    /// # use dlq_admin::{Admin, mask::Mask};
+    /// # fn of(admin: Admin) -> Result<Admin, dlq_admin::mask::InvalidRule> {
+    /// Ok(admin.mask(Mask::new(["$.card.number", "headers.authorization"])?))
+    /// # }
+    /// ```
+    pub fn mask(mut self, mask: Mask) -> Self {
+        self.mask = mask;
+        self
+    }
+
     /// Returns the router, which works at any path that it is nested under.
     pub fn router(self) -> Router {
         routes::router(Arc::new(Console {
             stores: self.stores,
             access: self.access,
             via: self.via,
+            mask: self.mask,
             sessions: Sessions::default(),
             guesses: Guesses::default(),
             answers: Answers::default(),
@@ -130,6 +149,7 @@ pub(crate) struct Console {
     stores: Vec<(String, DeadLetters)>,
     access: Access,
     via: BTreeSet<Cluster>,
+    mask: Mask,
     sessions: Sessions,
     guesses: Guesses,
     answers: Answers,

@@ -183,6 +183,7 @@ const EDIT: &[Parameter] = &[
 const UNDO: &[Parameter] =
     &[Parameter::one("binding", "refuse unless payload and key are those of this binding")];
 const VIEW: &[Parameter] = &[Parameter::one("view", "json, text or hex")];
+const THEN: &[Parameter] = &[Parameter::one("then", "edit to go on to the edit of the letter")];
 const VERB: &[Parameter] =
     &[Parameter::required("verb", "quarantined, pending, resolved or delete")];
 const LOGIN: &[Parameter] = &[Parameter::required("token", "the token")];
@@ -253,7 +254,7 @@ routes! {
     GET "/s/{store}/letters/{id}" Read Page pages::letter::page, "Letter", &[VIEW];
     GET "/s/{store}/letters/{id}/attempts/{n}" Read Page pages::letter::attempt, "Attempt", &[];
     GET "/s/{store}/letters/{id}/payload" Operate Page api::payload, "Payload", &[];
-    POST "/s/{store}/letters/{id}/reveal" Read Page pages::letter::reveal, "Reveals a letter", &[NOTE, VIEW];
+    POST "/s/{store}/letters/{id}/reveal" Read Page pages::letter::reveal, "Reveals a letter", &[NOTE, VIEW, THEN];
     GET "/s/{store}/letters/{id}/edit" Admin Page pages::edit::form, "Edit", &[];
     POST "/s/{store}/letters/{id}/edit" Admin Page pages::edit::preview, "Shows what an edit would change", &[EDIT, pages::edit::FORM], most EDIT_BODY;
     POST "/s/{store}/letters/{id}/save" Admin Page pages::edit::save, "Edits a letter", &[EDIT, NOTE], most EDIT_BODY;

@@ -16,6 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
+use dlq_admin::mask::MASKED;
 use dlq_core::{Cursor, DeadLetter};
 
 use crate::error::CliError;
@@ -201,6 +202,13 @@ pub(crate) fn read_batches(
             continue;
         }
         match read(&line) {
+            Ok(letter) if letter.attributes.contains_key(MASKED) => batch.bad.push((
+                batch.line,
+                format!(
+                    "it was exported with parts masked ({}), and a handler would be given those; export it again with --unmasked",
+                    letter.attributes[MASKED]
+                ),
+            )),
             Ok(letter) => match no_message(&letter) {
                 Some(why) => batch.bad.push((
                     batch.line,

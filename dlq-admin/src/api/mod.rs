@@ -52,10 +52,11 @@ pub(crate) async fn list(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn letter(call: Call) -> Result<Response, Refusal> {
     let letter = actions::letter(&call).await?;
+    let size = letter.message.payload().map(bytes::Bytes::len);
+    let letter = call.masked(letter);
     if call.may(Role::Operate) {
         return call::json(&letter);
     }
-    let size = letter.message.payload().map(bytes::Bytes::len);
     let mut document = serde_json::to_value(hidden::letter(&letter)).unwrap_or_default();
     document["payload_size"] = json!(size);
     document["hidden"] = json!(hidden::FIELDS);
@@ -63,7 +64,7 @@ pub(crate) async fn letter(call: Call) -> Result<Response, Refusal> {
 }
 
 pub(crate) async fn payload(call: Call) -> Result<Response, Refusal> {
-    let letter = actions::letter(&call).await?;
+    let letter = call.masked(actions::letter(&call).await?);
     let Some(payload) = letter.message.payload() else {
         return Err(Refusal::not_found("the message has no payload"));
     };
@@ -92,9 +93,9 @@ pub(crate) async fn undo(call: Call) -> Result<Response, Refusal> {
 
 async fn edit_or_say(call: &Call, edited: actions::Edited) -> Result<Response, Refusal> {
     if call.params.is("dry-run") || !edited.is_change() {
-        return call::json(&json!({ "edited": false, "letter": edited.after }));
+        return call::json(&json!({ "edited": false, "letter": call.masked(edited.after) }));
     }
-    let letter = edited.make(call).await?;
+    let letter = call.masked(edited.make(call).await?);
     call::json(&json!({ "edited": true, "letter": letter }))
 }
 

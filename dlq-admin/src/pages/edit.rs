@@ -4,13 +4,13 @@ use dlq_core::{Binding, DeadLetter};
 use maud::{Markup, html};
 
 use super::audit::diff_line;
+use super::letter::reveal_form;
 use super::parts::{change_fields, csrf, hidden, letter_link, note, short};
 use super::{Section, page as show};
 use crate::actions::{self, Edited};
 use crate::call::{Call, NO_QUERY, see_other};
 use crate::params::{Parameter, Params};
 use crate::refusal::Refusal;
-use crate::shown::diff;
 
 /// Number of bytes of a payload that is edited on the page.
 const LARGEST: usize = 48 * 1024;
@@ -63,16 +63,30 @@ fn typed(text: &str, ends: LineEnds) -> String {
 
 pub(crate) async fn form(call: Call) -> Result<Response, Refusal> {
     let letter = actions::letter(&call).await?;
-    let undo = actions::undo(&call).await.ok().filter(Edited::is_change);
+    if call.is_masked(&letter) {
+        let body = html! {
+            h1 { "Edit letter " code { (short(&letter.id)) } }
+            p { a href=(letter_link(&call, &letter.id)) { "Back to the letter" } }
+            p { "Rules mask parts of it, and an edit needs all of it. It is shown with a reason, which is kept in the audit." }
+            (reveal_form(&call, &letter, Some("edit")))
+        };
+        return Ok(show(&call, Section::Letters, "Edit", body));
+    }
+    show_form(&call, &letter).await
+}
+
+/// Returns the form with the letter as it is.
+pub(super) async fn show_form(call: &Call, letter: &DeadLetter) -> Result<Response, Refusal> {
+    let undo = actions::undo(call).await.ok().filter(Edited::is_change);
     let id = letter.id;
     let body = html! {
         h1 { "Edit letter " code { (short(&id)) } }
-        p { a href=(letter_link(&call, &id)) { "Back to the letter" } }
+        p { a href=(letter_link(call, &id)) { "Back to the letter" } }
         p { "What is changed is shown before it is saved. A replay sends what was edited; the audit keeps what was before." }
         form method="post" action=(call.at_store(&format!("letters/{id}/edit"), NO_QUERY)) {
             (csrf(&call.visitor))
             input type="hidden" name="binding" value=(Binding::of(&id, &letter.message));
-            (payload_fields(&letter))
+            (payload_fields(letter))
             div.field {
                 label for="set" { "Headers to set, a line for each: NAME=VALUE" }
                 textarea id="set" name="set" rows="4" spellcheck="false" {}
@@ -89,7 +103,7 @@ pub(crate) async fn form(call: Call) -> Result<Response, Refusal> {
         }
         @if let Some(undo) = &undo {
             h2 { "Undo the latest edit" }
-            (difference(undo))
+            (difference(call, undo))
             form.narrow method="post" action=(call.at_store(&format!("letters/{id}/undo"), NO_QUERY)) {
                 (change_fields(&call.visitor))
                 input type="hidden" name="binding" value=(Binding::of(&id, &letter.message));
@@ -98,7 +112,7 @@ pub(crate) async fn form(call: Call) -> Result<Response, Refusal> {
             }
         }
     };
-    Ok(show(&call, Section::Letters, "Edit", body))
+    Ok(show(call, Section::Letters, "Edit", body))
 }
 
 fn payload_fields(letter: &DeadLetter) -> Markup {
@@ -124,8 +138,8 @@ fn payload_fields(letter: &DeadLetter) -> Markup {
     }
 }
 
-fn difference(edited: &Edited) -> Markup {
-    let lines = diff(&edited.before.message, &edited.after.message);
+fn difference(call: &Call, edited: &Edited) -> Markup {
+    let lines = call.diff(&edited.before.message, &edited.after.message);
     html! {
         pre.diff tabindex="0" {
             @for line in focused(&lines).iter().take(DIFF.0) { (diff_line(line, DIFF.1)) }
@@ -167,7 +181,7 @@ pub(crate) async fn preview(mut call: Call) -> Result<Response, Refusal> {
         h1 { "Edit letter " code { (short(&id)) } }
         @if edited.is_change() {
             p { "This would change. Nothing is saved yet." }
-            (difference(&edited))
+            (difference(&call, &edited))
             form.narrow method="post" action=(call.at_store(&format!("letters/{id}/save"), NO_QUERY)) {
                 (change_fields(&call.visitor))
                 (hidden(call.params.without(&["csrf", "idempotency-key", "note"])))

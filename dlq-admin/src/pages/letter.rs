@@ -8,10 +8,11 @@ use maud::{Markup, html};
 use super::parts::{
     change_fields, cut, facts, letter_link, moment, note, short, status, table, time,
 };
-use super::{Section, audit, groups, page as show};
+use super::{Section, audit, edit, groups, page as show};
 use crate::access::Role;
 use crate::actions;
 use crate::call::{Call, NO_QUERY, segment};
+use crate::mask::MASKED;
 use crate::refusal::Refusal;
 use crate::shown::{bytes, indented};
 
@@ -37,13 +38,16 @@ const DONE: usize = 10 * 1024;
 const ENTRIES: u32 = 20;
 
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
-    let letter = actions::letter(&call).await?;
+    let letter = call.masked(actions::letter(&call).await?);
     let is_shown = call.may(Role::Operate);
     show_letter(&call, &letter, is_shown).await
 }
 
 pub(crate) async fn reveal(call: Call) -> Result<Response, Refusal> {
     let letter = actions::reveal(&call).await?;
+    if call.params.text("then") == Some("edit") && call.may(Role::Admin) {
+        return edit::show_form(&call, &letter).await;
+    }
     show_letter(&call, &letter, true).await
 }
 
@@ -52,7 +56,7 @@ async fn show_letter(
     letter: &DeadLetter,
     is_shown: bool,
 ) -> Result<Response, Refusal> {
-    let entries = actions::audit_of(call.letters()?, letter, ENTRIES).await?;
+    let entries = actions::audit_of(call, letter, ENTRIES).await?;
     let body = html! {
         h1 { "Letter " code { (letter.id) } }
         p.error-text { (cut(&letter.error(), 1_000)) }
@@ -65,6 +69,7 @@ async fn show_letter(
         }
         @if is_shown {
             section aria-labelledby="headers" { h2 #headers { "Headers (" (letter.message.headers().len()) ")" } (headers(call, letter)) }
+            @if let Some(parts) = letter.attributes.get(MASKED) { (masked(call, letter, parts)) }
             section aria-labelledby="payload" { h2 #payload { "Payload" } (payload(call, letter)) }
         } @else {
             section aria-labelledby="payload" { h2 #payload { "Headers and payload" } (concealed(call, letter)) }
@@ -323,6 +328,8 @@ fn payload(call: &Call, letter: &DeadLetter) -> Markup {
         },
     };
     let download = call.at_store(&format!("letters/{}/payload", letter.id), NO_QUERY);
+    // What is downloaded is masked, and would be taken for what is shown of a letter that is revealed.
+    let is_revealed = !letter.attributes.contains_key(MASKED) && call.is_masked(letter);
     html! {
         p { (payload.len()) " bytes" @if is_cut { ", of which the beginning is shown" } "." }
         ul.actions aria-label="Views" {
@@ -330,7 +337,7 @@ fn payload(call: &Call, letter: &DeadLetter) -> Markup {
                 @for name in ["json", "text", "hex"] {
                     li { a href=(call.at_store(&format!("letters/{}", letter.id), [("view", name)])) aria-current=[(name == view).then_some("true")] { (name) } }
                 }
-                li { a href=(download) download { "Download the whole payload" } }
+                @if !is_revealed { li { a href=(download) download { "Download the whole payload" } } }
             }
         }
         pre tabindex="0" { (lines(&text)) }
@@ -378,8 +385,27 @@ fn concealed(call: &Call, letter: &DeadLetter) -> Markup {
             "The message has " (letter.message.headers().len()) " headers and a payload of " (size) " bytes. The role `"
             (call.visitor.role) "` sees them with a reason, which is kept in the audit."
         }
+        (reveal_form(call, letter, None))
+    }
+}
+
+/// Returns what is said of a letter of which rules mask parts, and the form by which the role `admin` sees it whole.
+fn masked(call: &Call, letter: &DeadLetter, parts: &str) -> Markup {
+    html! {
+        section aria-labelledby="masked" {
+            h2 #masked { "Masked" }
+            p { "Rules mask parts of: " (cut(parts, 100)) ". The role `admin` sees them with a reason, which is kept in the audit." }
+            @if call.may(Role::Admin) { (reveal_form(call, letter, None)) }
+        }
+    }
+}
+
+/// Returns the form that asks for the reason, and leads to the letter, or to what comes `then`.
+pub(super) fn reveal_form(call: &Call, letter: &DeadLetter, then: Option<&str>) -> Markup {
+    html! {
         form.narrow method="post" action=(call.at_store(&format!("letters/{}/reveal", letter.id), NO_QUERY)) {
             (change_fields(&call.visitor))
+            @if let Some(then) = then { input type="hidden" name="then" value=(then); }
             (note("reveal-note"))
             button type="submit" { "Reveal" }
         }

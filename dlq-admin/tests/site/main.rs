@@ -9,5 +9,6 @@ mod common;
 mod console;
 mod events;
 mod hostile;
+mod mask;
 mod search;
 mod triage;

@@ -73,6 +73,9 @@ pub(crate) struct ExportArgs {
     /// Go on at the end of a file that an export with the same filter began; cuts a torn last line
     #[arg(long, requires = "to")]
     pub(crate) resume: bool,
+    /// Write what rules of the configuration file mask too, as a backup needs. See `dlq context --help`
+    #[arg(long)]
+    pub(crate) unmasked: bool,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod broker;
+mod examples;
 #[cfg(any(feature = "mongo", feature = "postgres", feature = "redis"))]
 mod import_foreign;
 #[cfg(any(feature = "mongo", feature = "postgres"))]
@@ -35,7 +36,9 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use dlq_core::Cursor;
 use dlq_core::store::{GroupState, Mark, Pace};
 
+use crate::error::CliError;
 use crate::filter::{FilterArgs, When};
+use crate::output::{SortBy, Table};
 
 /// Look at dead letters, group them, send them back.
 ///
@@ -75,6 +78,10 @@ pub(crate) struct Cli {
     /// Show no progress
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
+
+    /// Do not show what is longer than the terminal in DLQ_PAGER, PAGER or less
+    #[arg(long, global = true)]
+    pub(crate) no_pager: bool,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -149,63 +156,88 @@ The file is DLQ_CONFIG, or ~/.config/dlq/config.toml:
 
     [contexts.prod]
     from = \"nats://ops@nats.internal/DLQ\"   # ${NAME} is a variable of the environment
-    password_command = \"pass show nats/ops\" # or password_file = \"~/.nats-password\"";
+    password_command = \"pass show nats/ops\" # or password_file = \"~/.nats-password\"
+    mask = [\"$.card.number\", \"$..email\", \"headers.authorization\", \"key\"]
+
+mask names parts of messages that show, export, audit, edit and the console of serve write as ***: values of payloads by JSON
+path, headers, the key. At the top of the file it is about the letters of every place.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List letters, newest first
+    #[command(after_help = examples::LIST)]
     List(ListArgs),
     /// Print how many letters match
+    #[command(after_help = examples::COUNT)]
     Count(CountArgs),
     /// Show one letter with everything that was tried
+    #[command(after_help = examples::SHOW)]
     Show(ShowArgs),
     /// Group letters by error: at a store new groups first, then those that grow, without those that are snoozed or resolved
+    #[command(after_help = examples::GROUPS)]
     Groups(GroupsArgs),
     /// Decide about a group of errors: acknowledge it, snooze it, resolve it, give it an owner or a note
+    #[command(after_help = examples::GROUP)]
     Group {
         #[command(subcommand)]
         command: GroupCommand,
     },
     /// Show the consumers of a store: where they run, what they read, when they were last heard of
+    #[command(after_help = examples::CONSUMERS)]
     Consumers(ConsumersArgs),
     /// Count letters by status, reason, cause, class, subject and consumer
+    #[command(after_help = examples::STATS)]
     Stats(StatsArgs),
     /// A histogram of reasons and the latest letters
+    #[command(after_help = examples::PEEK)]
     Peek(PeekArgs),
     /// Send letters back
+    #[command(after_help = examples::REPLAY)]
     Replay(Box<ReplayArgs>),
     /// Watch and steer operations on many letters
+    #[command(after_help = examples::OP)]
     Op {
         #[command(subcommand)]
         command: OpCommand,
     },
     /// Show what was done to letters, by whom and why, newest first
+    #[command(after_help = examples::AUDIT)]
     Audit(AuditArgs),
     /// Mark letters as quarantined, pending or resolved
+    #[command(after_help = examples::MARK)]
     Mark(MarkArgs),
     /// Delete letters
+    #[command(after_help = examples::DELETE)]
     Delete(DeleteArgs),
     /// Change the payload or the headers of one letter
+    #[command(after_help = examples::EDIT)]
     Edit(EditArgs),
     /// Delete letters that are resolved and old
+    #[command(after_help = examples::CLEANUP)]
     Cleanup(CleanupArgs),
     /// Write whole letters as JSON lines, byte for byte
+    #[command(after_help = examples::EXPORT)]
     Export(ExportArgs),
     /// Write exported letters into a store, with their state
+    #[command(after_help = examples::IMPORT)]
     Import(ImportArgs),
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     /// Drain the dead letters of a broker into a store
+    #[command(after_help = examples::INGEST)]
     Ingest(IngestArgs),
     #[cfg(feature = "nats")]
     /// Write dead letters for consumers of NATS JetStream that give messages up themselves
+    #[command(after_help = examples::ROUTE)]
     Route(RouteArgs),
     /// Look for what is wrong: at a broker for settings by which messages would be lost, at a store for letters that
     /// nobody takes, missing indexes and the like
+    #[command(after_help = examples::CHECK)]
     Check(CheckArgs),
     /// Show what is to be done to the tables of a store for this program, or do it
+    #[command(after_help = examples::MIGRATE)]
     Migrate(MigrateArgs),
     /// Show the named places of the configuration file, or choose one
-    #[command(after_long_help = CONTEXTS)]
+    #[command(after_help = examples::CONTEXT, after_long_help = CONTEXTS)]
     Context {
         #[command(subcommand)]
         command: ContextCommand,
@@ -221,10 +253,40 @@ pub(crate) enum Command {
         folder: std::path::PathBuf,
     },
     /// Count the letters of a store or a broker for Prometheus (/metrics) and for probes (/health), until it is told to end
+    #[command(after_help = examples::SERVE)]
     Serve(ServeArgs),
 }
 
 impl Command {
+    /// True if it shows something and asks nothing, so that a pager may have the terminal.
+    pub(crate) fn is_paged(&self) -> bool {
+        match self {
+            Self::List(_)
+            | Self::Show(_)
+            | Self::Groups(_)
+            | Self::Group { command: GroupCommand::Show(_) }
+            | Self::Consumers(_)
+            | Self::Stats(_)
+            | Self::Peek(_)
+            | Self::Audit(_) => true,
+            Self::Op { command } => {
+                matches!(command, OpCommand::List { .. } | OpCommand::Show { .. })
+            }
+            _ => false,
+        }
+    }
+
+    /// True if what rules mask is to be seen.
+    pub(crate) fn is_unmasked(&self) -> bool {
+        match self {
+            Self::Show(args) => args.unmasked,
+            Self::Export(args) => args.unmasked,
+            Self::Audit(args) => args.unmasked,
+            // Other verbs write no message.
+            other => !matches!(other, Self::Edit(_) | Self::Serve(_)),
+        }
+    }
+
     /// As it is typed.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
@@ -275,6 +337,45 @@ pub(crate) struct ListArgs {
     /// Oldest first
     #[arg(long)]
     pub(crate) oldest_first: bool,
+    #[command(flatten)]
+    pub(crate) view: ViewArgs,
+}
+
+/// Options of tables.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ViewArgs {
+    /// Columns to show, in this order, by the names of their headings in lower case; an unknown one lists all there are
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) columns: Vec<String>,
+    /// Column to sort by, the smallest first, or with - in front the largest. Sorts what is listed
+    #[arg(long, value_name = "[-]NAME", allow_hyphen_values = true)]
+    pub(crate) sort: Option<SortBy>,
+}
+
+impl ViewArgs {
+    /// Sorts what a table shows, and the table, and chooses its columns.
+    pub(crate) fn apply<T>(
+        &self,
+        rows: &mut Vec<T>,
+        format: Format,
+        table: impl Fn(&[T]) -> Table,
+    ) -> Result<Table, CliError> {
+        if format != Format::Table && !self.columns.is_empty() {
+            return Err(CliError::refused(
+                "--columns is of tables, and JSON has every field; leave one of --columns and --output out",
+            ));
+        }
+        if let Some(by) = &self.sort {
+            let order = table(rows).order(by)?;
+            let mut taken: Vec<_> = std::mem::take(rows).into_iter().map(Some).collect();
+            rows.extend(order.into_iter().filter_map(|at| taken[at].take()));
+        }
+        let mut table = table(if format == Format::Table { rows } else { &[] });
+        if !self.columns.is_empty() {
+            table.choose(&self.columns)?;
+        }
+        Ok(table)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -290,6 +391,9 @@ pub(crate) struct ShowArgs {
     /// Write the payload alone, byte for byte
     #[arg(long)]
     pub(crate) payload: bool,
+    /// Show what rules of the configuration file mask. See `dlq context --help`
+    #[arg(long)]
+    pub(crate) unmasked: bool,
 }
 
 #[derive(Debug, Args)]
@@ -302,6 +406,8 @@ pub(crate) struct GroupsArgs {
     /// At a store: only groups in these states: new, regressed, acknowledged, snoozed, resolved. Defaults to the first three
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<GroupState>,
+    #[command(flatten)]
+    pub(crate) view: ViewArgs,
 }
 
 #[derive(Debug, Args)]
@@ -484,6 +590,9 @@ pub(crate) struct AuditArgs {
     /// Show what edits changed
     #[arg(long)]
     pub(crate) diff: bool,
+    /// Show what rules of the configuration file mask. See `dlq context --help`
+    #[arg(long)]
+    pub(crate) unmasked: bool,
     /// Maximum number; 0 for all
     #[arg(long, default_value_t = 50)]
     pub(crate) limit: u32,
@@ -517,5 +626,37 @@ mod tests {
     #[test]
     fn the_arguments_fit_together() {
         super::Cli::command().debug_assert();
+    }
+
+    /// The words of a line; quotes keep some together.
+    fn words(line: &str) -> Vec<String> {
+        let parts = line.split('"').enumerate();
+        let words = parts.flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
+            _ => vec![part.to_owned()],
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn every_verb_has_examples_that_are_understood() {
+        let command = super::Cli::command();
+        for verb in command.get_subcommands() {
+            if ["completions", "man", "help"].contains(&verb.get_name()) {
+                continue;
+            }
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<_> = help.lines().skip(1).collect();
+            assert!(!lines.is_empty(), "{}", verb.get_name());
+            for line in lines {
+                // What it is for stands behind several blanks.
+                let typed = words(line.trim().split("  ").next().unwrap_or_default());
+                assert_eq!(typed[..2], ["dlq", verb.get_name()]);
+                if let Err(error) = super::Cli::command().try_get_matches_from(typed) {
+                    panic!("{line}: {error}");
+                }
+                assert!(line.len() <= 78, "{line}");
+            }
+        }
     }
 }

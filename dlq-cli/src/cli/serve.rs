@@ -22,6 +22,9 @@ pub(crate) struct ServeArgs {
     /// read|operate|admin TOKEN. Defaults to [console.tokens] of the configuration file
     #[arg(long, value_name = "FILE", requires = "console")]
     pub(crate) token_file: Option<std::path::PathBuf>,
+    /// Parts of messages that the console masks, as the configuration file says
+    #[arg(skip)]
+    pub(crate) mask: dlq_admin::mask::Mask,
     /// Interval at which the store or broker is read, at least 100ms. Requests are answered from the last reading
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration::parse)]
     pub(crate) every: Duration,

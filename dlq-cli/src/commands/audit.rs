@@ -32,7 +32,10 @@ pub(super) async fn run(
     request.action = args.action;
     request.since = args.since.map(|when| when.0);
     request.until = args.until.map(|when| when.0);
-    let entries = store.store().audit(request).await?;
+    let mut entries = store.store().audit(request).await?;
+    for entry in &mut entries {
+        *entry = context.out.rules().entry(entry);
+    }
     if !context.out.is_table() {
         let shown: Vec<_> = entries.iter().map(audit_entry).collect();
         context.out.documents("entries", &shown)?;

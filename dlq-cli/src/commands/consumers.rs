@@ -35,7 +35,7 @@ pub(super) async fn run(
     }
     let mut table = Table::new(&[
         Column::text("CONSUMER", 0, 12),
-        Column::whole("STATE", 0),
+        Column::state("STATE", 0),
         Column::whole("LAST SEEN", 1),
         Column::text("HOST", 2, 8),
         Column::text("BUILD", 3, 6),

@@ -1,6 +1,7 @@
 use std::io::Read as _;
 use std::process::ExitCode;
 
+use dlq_admin::mask::MASK;
 use dlq_core::store::{AuditEntry, AuditRequest, Edit, Maintenance as _};
 use dlq_core::{DeadLetter, DeadLetters, StoreError};
 
@@ -114,12 +115,24 @@ async fn change(
         let error = StoreError::new(error.kind(), "edit the letter").with_detail(error.to_string());
         CliError::from(error).hinting("--allow-invalid takes it as it is")
     })?;
+    if context.out.rules().is_written(&letter.message, &after) {
+        return Err(CliError::refused(format!(
+            "cannot edit the letter: `{MASK}` would stand where a rule of the configuration file masks a value; take what is there \
+             from dlq show --payload --unmasked"
+        )));
+    }
     if after == letter.message {
         say!("nothing to change: the letter is like that already");
         return show(context, letter, false);
     }
     if context.out.is_table() {
-        diff(&letter.message, &after).iter().try_for_each(|line| context.out.line(line))?;
+        let rules = context.out.rules();
+        let [before, after] = [&letter.message, &after]
+            .map(|message| rules.message(message).unwrap_or_else(|| message.clone()));
+        diff(&before, &after).iter().try_for_each(|line| context.out.line(line))?;
+        if before == after {
+            say!("what changes is masked by rules of the configuration file");
+        }
         // The operator sees the difference before the question.
         context.out.flush()?;
     }
@@ -139,7 +152,7 @@ async fn change(
 fn show(context: &mut Context, letter: &DeadLetter, is_edited: bool) -> Result<ExitCode, CliError> {
     if !context.out.is_table() {
         context.out.document(&serde_json::json!({
-            "edited": is_edited, "letter": letter,
+            "edited": is_edited, "letter": context.out.masked(letter),
         }))?;
     }
     Ok(ExitCode::SUCCESS)

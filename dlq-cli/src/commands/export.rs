@@ -1,5 +1,7 @@
+use std::borrow::Cow;
 use std::process::ExitCode;
 
+use dlq_admin::mask::MASKED;
 use dlq_core::store::Letters as _;
 use dlq_core::{Cursor, DeadLetter, Filter, LetterId, LetterSummary, Order, PageRequest};
 
@@ -92,6 +94,8 @@ struct Exported {
     letters: u64,
     /// Number of exported letters without their messages.
     unread: u64,
+    /// Number of exported letters with parts masked.
+    masked: u64,
     is_cut_short: bool,
 }
 
@@ -107,6 +111,13 @@ impl Exported {
                 "{} of them without their messages, which cannot be read or have gone: their attribute `kafka.pointer.unread` \
                  or `kafka.pointer.gone` says why; they are not imported",
                 self.unread
+            );
+        }
+        if self.masked > 0 {
+            say!(
+                "parts of {} of them are masked by rules of the configuration file, as their attribute `{MASKED}` says; they are not \
+                 imported; a backup needs --unmasked",
+                self.masked
             );
         }
         if self.is_cut_short {
@@ -140,7 +151,9 @@ async fn export(
                 letters = context.letters.get_all(ids) => letters?,
             };
             for letter in &letters {
-                write(context, letter)?;
+                let shown = context.out.masked(letter);
+                exported.masked += u64::from(matches!(shown, Cow::Owned(_)));
+                write(context, &shown)?;
                 exported.letters += 1;
                 exported.unread += u64::from(no_message(letter).is_some());
             }

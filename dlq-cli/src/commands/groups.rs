@@ -6,7 +6,7 @@ use dlq_core::store::{Group, GroupState, Letters as _, TriagedGroup};
 use super::{Context, at_most};
 use crate::cli::GroupsArgs;
 use crate::error::CliError;
-use crate::output::{Column, Table, age};
+use crate::output::{Cell, Column, Table};
 
 /// Groups of the letters of a broker, of which nothing is known but the letters.
 pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitCode, CliError> {
@@ -17,7 +17,13 @@ pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitC
         )));
     }
     let filter = args.filter.resolve(&context.letters).await?;
-    let groups = context.letters.groups(filter, at_most(args.limit)).await?;
+    // Those that are sorted first may be counted last.
+    let most = if args.view.sort.is_some() { at_most(0) } else { at_most(args.limit) };
+    let mut groups = context.letters.groups(filter, most).await?;
+    let view = |groups: &mut Vec<Group>| args.view.apply(groups, context.out.format, plain_table);
+    view(&mut groups)?;
+    groups.truncate(at_most(args.limit) as usize);
+    let view = view(&mut groups)?;
     if !context.out.is_table() {
         context.out.documents("groups", &groups)?;
         return Ok(ExitCode::SUCCESS);
@@ -26,6 +32,11 @@ pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitC
         say!("no letters match");
         return Ok(ExitCode::SUCCESS);
     }
+    context.out.table(&view)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plain_table(groups: &[Group]) -> Table {
     let mut table = Table::new(&[
         Column::whole("COUNT", 0),
         Column::whole("GROUP", 0),
@@ -34,23 +45,22 @@ pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitC
         Column::whole("CAUSE", 3),
         Column::whole("FIRST", 5),
         Column::whole("LAST", 1),
-        Column::text("ERROR", 0, 20),
+        Column::main("ERROR", 20),
     ]);
     for group in groups {
         let sample = &group.sample;
         table.row([
-            group.count.to_string(),
-            group.fingerprint.to_string(),
-            group.consumer.clone(),
-            sample.class.to_string(),
-            cause(&group),
-            age(group.first_seen),
-            age(group.last_seen),
-            sample.error.clone(),
+            Cell::number(group.count),
+            group.fingerprint.to_string().into(),
+            group.consumer.as_str().into(),
+            sample.class.to_string().into(),
+            cause(group).into(),
+            Cell::age(group.first_seen),
+            Cell::age(group.last_seen),
+            sample.error.as_str().into(),
         ]);
     }
-    context.out.table(&table)?;
-    Ok(ExitCode::SUCCESS)
+    table
 }
 
 /// Groups of a store, with what is known of them.
@@ -62,20 +72,28 @@ pub(super) async fn triaged(
     let filter = args.filter.resolve(&context.letters).await?;
     let limit = at_most(args.limit);
     // Closed groups are left out here, and must not take the places of open ones before.
-    let all = store.triaged_groups(filter, limit.max(1_000)).await?;
+    let most = if args.view.sort.is_some() { at_most(0) } else { limit.max(1_000) };
+    let all = store.triaged_groups(filter, most).await?;
     let is_meant = |state: GroupState| {
         if args.state.is_empty() { state.is_open() } else { args.state.contains(&state) }
     };
     let (mut groups, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| is_meant(it.state));
     let letters: u64 = groups.iter().chain(&rest).map(|it| it.group.count).sum();
     let more = groups.len().saturating_sub(limit as usize);
+    let view = |groups: &mut Vec<TriagedGroup>| {
+        args.view.apply(groups, context.out.format, |groups| table(groups, letters))
+    };
+    view(&mut groups)?;
     groups.truncate(limit as usize);
+    let view = view(&mut groups)?;
     if !context.out.is_table() {
         context.out.documents("groups", &groups)?;
         return Ok(ExitCode::SUCCESS);
     }
     if !groups.is_empty() {
-        context.out.table(&table(&groups, letters))?;
+        context.out.table(&view)?;
+        // What is said stands below.
+        context.out.flush()?;
     } else if rest.is_empty() {
         say!("no letters match");
     }
@@ -98,7 +116,7 @@ fn table(groups: &[TriagedGroup], letters: u64) -> Table {
     let mut table = Table::new(&[
         Column::whole("COUNT", 0),
         Column::whole("GROUP", 0),
-        Column::whole("STATE", 1),
+        Column::state("STATE", 1),
         Column::text("CONSUMER", 4, 12),
         Column::whole("CAUSE", 7),
         Column::whole("HOUR", 3),
@@ -106,23 +124,31 @@ fn table(groups: &[TriagedGroup], letters: u64) -> Table {
         Column::whole("FIRST", 6),
         Column::whole("LAST", 2),
         Column::text("OWNER", 5, 6),
-        Column::text("ERROR", 0, 20),
+        Column::main("ERROR", 20),
+        Column::extra("CLASS"),
+        Column::extra("DAY"),
+        Column::extra("NOTE"),
     ]);
     for it in groups {
         let group = &it.group;
         let trend = if it.is_growing { "↑" } else { "" };
+        let share = (group.count * 100).checked_div(letters).unwrap_or_default();
+        let or_none = |text: &Option<String>| Cell::from(text.as_deref().unwrap_or("-"));
         table.row([
-            group.count.to_string(),
-            group.fingerprint.to_string(),
-            it.state.to_string(),
-            group.consumer.clone(),
-            cause(group),
-            format!("{}{trend}", it.last_hour),
-            format!("{}%", (group.count * 100).checked_div(letters).unwrap_or_default()),
-            age(group.first_seen),
-            age(group.last_seen),
-            it.record.owner.clone().unwrap_or_else(|| "-".to_owned()),
-            group.sample.error.clone(),
+            Cell::number(group.count),
+            group.fingerprint.to_string().into(),
+            it.state.to_string().into(),
+            group.consumer.as_str().into(),
+            cause(group).into(),
+            Cell::number(it.last_hour).shown(format!("{}{trend}", it.last_hour)),
+            Cell::number(share).shown(format!("{share}%")),
+            Cell::age(group.first_seen),
+            Cell::age(group.last_seen),
+            or_none(&it.record.owner),
+            group.sample.error.as_str().into(),
+            group.sample.class.to_string().into(),
+            Cell::number(it.last_day),
+            or_none(&it.record.note),
         ]);
     }
     table

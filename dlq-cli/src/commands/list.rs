@@ -8,7 +8,7 @@ use super::{Context, count};
 use crate::cli::{Format, ListArgs};
 use crate::error::CliError;
 use crate::filter::READ_AT_ONCE;
-use crate::output::{Column, Progress, Table, age};
+use crate::output::{Cell, Column, Progress, Table};
 
 /// Number of letters that are fetched at a time.
 const PAGE: u64 = 500;
@@ -45,7 +45,7 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
         shown += page.letters.len() as u64;
         after = page.next;
         // Lines of JSON stand for themselves. A table needs all of its rows before it knows its widths.
-        if context.out.format == Format::Jsonl {
+        if context.out.format == Format::Jsonl && args.view.sort.is_none() {
             page.letters.iter().try_for_each(|letter| context.out.json_line(letter))?;
         } else {
             kept.extend(page.letters);
@@ -57,24 +57,32 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     if let Some(bar) = &bar {
         bar.end();
     }
+    let view = args.view.apply(&mut kept, context.out.format, table)?;
     match context.out.format {
         Format::Table if kept.is_empty() => say!("no letters match"),
-        Format::Table => context.out.table(&table(&kept))?,
+        Format::Table => context.out.table(&view)?,
         Format::Json => context.out.document(&serde_json::json!({
             "letters": kept, "next": after,
         }))?,
-        Format::Jsonl => {}
+        Format::Jsonl => kept.iter().try_for_each(|letter| context.out.json_line(letter))?,
     }
-    if let Some(cursor) = after.filter(|_| context.out.format != Format::Json) {
-        // At a terminal the hint about the next page stands below the letters.
-        context.out.flush()?;
-        if search.is_empty() {
-            let total = context.letters.count(filter).await?;
-            say!("{shown} of {total} letters; the next page: --cursor {cursor}");
-        } else {
-            say!("{shown} letters; the search goes on with --cursor {cursor}");
-        }
-    }
+    let Some(cursor) = after else { return Ok(ExitCode::SUCCESS) };
+    let hint = match (&args.view.sort, context.out.format) {
+        (Some(_), _) => format!(
+            "they alone are sorted, the {}; --limit 0 sorts all",
+            if args.oldest_first { "oldest" } else { "newest" }
+        ),
+        (None, Format::Json) => return Ok(ExitCode::SUCCESS),
+        (None, _) => format!("the next page: --cursor {cursor}"),
+    };
+    // They are counted before a pager shows them, after which the server may be gone.
+    let of = match search.is_empty() {
+        true => format!(" of {}", context.letters.count(filter).await?),
+        false => String::new(),
+    };
+    // At a terminal the hint about the next page stands below the letters.
+    context.out.flush()?;
+    say!("{shown}{of} letters; {hint}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -110,26 +118,49 @@ pub(crate) fn more(count: u64, shown: &[LetterSummary]) {
 pub(crate) fn table(letters: &[LetterSummary]) -> Table {
     let mut table = Table::new(&[
         Column::whole("ID", 0),
-        Column::whole("STATUS", 2),
+        Column::state("STATUS", 2),
         Column::text("SUBJECT", 3, 12),
         Column::text("CONSUMER", 5, 12),
         Column::whole("REASON", 4),
         Column::whole("CAUSE", 6),
         Column::whole("ATTEMPTS", 7),
         Column::whole("AGE", 1),
-        Column::text("ERROR", 0, 20),
+        Column::main("ERROR", 20),
+        Column::extra("GROUP"),
+        Column::extra("CLASS"),
+        Column::extra("SERVICE"),
+        Column::extra("EVENT"),
+        Column::extra("MESSAGE"),
+        Column::extra("ORIGIN"),
+        Column::extra("SIZE"),
+        Column::extra("REPLAYS"),
+        Column::extra("DIED"),
+        Column::extra("STORED"),
     ]);
+    let or_none = |text: &Option<String>| Cell::from(text.as_deref().unwrap_or("-"));
+    let number = |n: Option<u64>| n.map_or_else(|| Cell::number(-1).shown("-"), Cell::number);
     for letter in letters {
+        let (died, stored) = (letter.died_at, letter.state.created_at);
         table.row([
-            short(&letter.id),
-            letter.state.status.to_string(),
-            letter.subject.clone(),
-            letter.consumer.clone(),
-            letter.reason.to_string(),
-            letter.cause.map_or_else(|| "-".to_owned(), |cause| cause.to_string()),
-            letter.attempts.to_string(),
-            age(letter.died_at),
-            letter.error.clone(),
+            short(&letter.id).into(),
+            letter.state.status.as_str().into(),
+            letter.subject.as_str().into(),
+            letter.consumer.as_str().into(),
+            letter.reason.to_string().into(),
+            letter.cause.map_or_else(|| "-".to_owned(), |cause| cause.to_string()).into(),
+            Cell::number(letter.attempts),
+            Cell::age(died),
+            letter.error.as_str().into(),
+            letter.fingerprint.to_string().into(),
+            letter.class.to_string().into(),
+            or_none(&letter.service),
+            or_none(&letter.event),
+            or_none(&letter.message_id),
+            letter.origin.to_string().into(),
+            number(letter.payload_size),
+            Cell::number(letter.state.replays),
+            died.to_string().into(),
+            stored.to_string().into(),
         ]);
     }
     table

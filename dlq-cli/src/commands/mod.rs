@@ -73,12 +73,18 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         Progress::be_quiet();
     }
     let mut out = Output::new(cli.output, cli.wide);
+    if cli.command.is_paged() && !cli.no_pager {
+        out = out.paged();
+    }
     // These verbs need no store, so the command that prints a context's password does not run for them.
     match cli.command {
         Command::Completions { shell } => return completions(&mut out, shell),
         Command::Man { folder } => return manual(&folder),
         Command::Context { command } => return context::run(&mut out, cli.context, command),
         _ => {}
+    }
+    if !cli.command.is_unmasked() {
+        out = out.mask(contexts::mask(&cli)?);
     }
     cli.from = contexts::resolve(&cli).await?;
     // The destination may be a context too, whose password must not be printed either.
@@ -97,7 +103,8 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Migrate(args) => return migrate::run(open::url(&cli.from)?, out, args).await,
         // It waits for a store that does not answer yet.
-        Command::Serve(args) => {
+        Command::Serve(mut args) => {
+            args.mask = out.rules().clone();
             let url = open::url(&cli.from)?;
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
             return crate::serve::run(url, &cli.broker, args).await;

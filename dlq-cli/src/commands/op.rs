@@ -99,7 +99,7 @@ async fn show_all(
     }
     let mut table = Table::new(&[
         Column::whole("ID", 0),
-        Column::whole("STATE", 0),
+        Column::state("STATE", 0),
         Column::whole("DONE", 1),
         Column::whole("SUCCEEDED", 4),
         Column::whole("FAILED AGAIN", 3),
@@ -175,6 +175,7 @@ async fn show(
         }
     }
     if more > 0 {
+        context.out.flush()?;
         say!("{more} more letters; all of them: dlq op show {id} --limit 0");
     }
     Ok(ExitCode::SUCCESS)

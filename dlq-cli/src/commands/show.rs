@@ -1,5 +1,7 @@
+use std::borrow::Cow;
 use std::process::ExitCode;
 
+use bytes::Bytes;
 use dlq_core::policy::duration;
 use dlq_core::store::Letters as _;
 use dlq_core::{Attempt, DeadLetter};
@@ -19,6 +21,10 @@ pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCod
             context.target
         ))
     })?;
+    let shown = context.out.masked(&letter);
+    let is_masked = matches!(shown, Cow::Owned(_));
+    let size = letter.message.payload().map_or(0, Bytes::len);
+    let letter = shown.into_owned();
     if args.payload {
         match (letter.message.payload(), no_message(&letter)) {
             // It may hold what steers the terminal. A pipe gets it byte for byte.
@@ -32,18 +38,26 @@ pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCod
             }
         }
     } else if context.out.is_table() {
-        print(&mut context.out, &letter)?;
+        print(&mut context.out, &letter, size)?;
     } else {
         context.out.document(&letter)?;
+    }
+    if is_masked {
+        context.out.flush()?;
+        say!(
+            "parts of the message are masked by rules of the configuration file; --unmasked shows them"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
+/// Prints a letter. `size` is that of its payload before anything was masked.
+fn print(out: &mut Output, letter: &DeadLetter, size: usize) -> Result<(), CliError> {
     let state = &letter.state;
     let resolution = state.resolution.map_or_else(String::new, |how| format!(" ({how})"));
     field(out, "letter", format!("{}  generation {}", letter.id, letter.generation))?;
-    field(out, "status", format!("{}{resolution}", state.status))?;
+    let status = out.state(state.status.to_string());
+    field(out, "status", format!("{status}{resolution}"))?;
     if let Some(due) = state.due {
         field(out, "due", due.to_string())?;
     }
@@ -106,7 +120,7 @@ fn print(out: &mut Output, letter: &DeadLetter) -> Result<(), CliError> {
             Some(why) => field(out, "payload", format!("not here: {}", escape(why)))?,
         },
         Some(payload) => {
-            field(out, "payload", format!("{} bytes", payload.len()))?;
+            field(out, "payload", format!("{size} bytes"))?;
             match indented(payload) {
                 Some(json) => {
                     json.lines().map(escape).try_for_each(|line| payload_line(out, &line))?

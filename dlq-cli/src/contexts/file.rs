@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use dlq_admin::mask::Mask;
+use serde::{Deserialize, Deserializer};
 
 use crate::error::CliError;
 use crate::secret;
@@ -22,6 +23,9 @@ pub(crate) struct File {
     pub(crate) clusters: BTreeMap<String, Cluster>,
     #[serde(default)]
     pub(crate) console: Console,
+    /// Parts of messages that are masked, wherever these come from.
+    #[serde(default, deserialize_with = "mask")]
+    pub(crate) mask: Mask,
     #[serde(skip)]
     pub(crate) path: PathBuf,
 }
@@ -66,6 +70,14 @@ pub(crate) struct Location {
     pub(crate) password_command: Option<String>,
     /// A file that holds the password.
     pub(crate) password_file: Option<PathBuf>,
+    /// Parts of messages that are masked, besides those of the whole file.
+    #[serde(default, deserialize_with = "mask")]
+    pub(crate) mask: Mask,
+}
+
+/// Reads rules as they are written: a list of texts.
+fn mask<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mask, D::Error> {
+    Mask::new(Vec::<String>::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
 /// A broker that letters of a store are sent to.
@@ -94,7 +106,9 @@ struct ClusterFields {
 impl From<ClusterFields> for Cluster {
     fn from(fields: ClusterFields) -> Self {
         let ClusterFields { url, alias, password_command, password_file } = fields;
-        Self { alias, at: Location { from: url, password_command, password_file } }
+        // Letters are sent there as they are, and shown nowhere.
+        let mask = Mask::default();
+        Self { alias, at: Location { from: url, password_command, password_file, mask } }
     }
 }
 
@@ -309,6 +323,13 @@ mod tests {
         assert_eq!(shown, [("eu", "nats://h"), ("default", "kafka://k")]);
         let text = refused("[clusters.eu]\nurl = \"nats://h\"\npasswort = \"s3cret\"\n");
         assert!(text.contains("`password_file`") && !text.contains("s3cret"), "{text}");
+    }
+
+    #[test]
+    fn a_rule_that_is_none_is_refused_with_its_line() {
+        let text =
+            refused("mask = [\"$.a\"]\n[contexts.a]\nfrom = \"x\"\nmask = [\"$.b\", \"card\"]\n");
+        assert!(text.starts_with("c.toml:4:8: cannot mask `card`"), "{text}");
     }
 
     #[test]

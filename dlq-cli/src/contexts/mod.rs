@@ -19,6 +19,9 @@
 //! url = "kafka://kafka.internal:9092"
 //! alias = "default"
 //!
+//! # Parts of messages that nobody is shown, of all letters and of those of a context.
+//! mask = ["$.card.number", "headers.authorization"]     # at the top of the file, or below [contexts.NAME]
+//!
 //! # Who may use the console of `dlq serve --console`: read, operate or admin.
 //! [console.tokens.ana]
 //! role = "admin"
@@ -41,20 +44,18 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
+use dlq_admin::mask::Mask;
+
 use crate::cli::Cli;
 use crate::error::CliError;
 use crate::secret;
 
 /// Returns the URL of the dead letters, with its password. `None` if no option, variable or default names any.
 pub(crate) async fn resolve(cli: &Cli) -> Result<Option<String>, CliError> {
-    let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let (from, context) = (said(&cli.from), said(&cli.context));
-    let url = match (from, context) {
-        (Some(from), _) if cli.typed.from => Some(url(&from).await?),
-        (_, Some(context)) if cli.typed.context => Some(named(&context).await?),
-        (Some(from), _) => Some(url(&from).await?),
-        (None, Some(context)) => Some(named(&context).await?),
-        (None, None) => {
+    let url = match said(cli) {
+        Some(Said::From(from)) => Some(url(from).await?),
+        Some(Said::Context(name)) => Some(File::read()?.open(name).await?),
+        None => {
             let file = File::read()?;
             match &file.default {
                 Some(name) => Some(file.open(name).await?),
@@ -66,6 +67,41 @@ pub(crate) async fn resolve(cli: &Cli) -> Result<Option<String>, CliError> {
         secret::keep(url);
     }
     Ok(url)
+}
+
+/// Returns the parts of messages that are masked: those of the file, and of the context that is meant.
+///
+/// A file that cannot be read is an error: without its rules everything would be shown.
+pub(crate) fn mask(cli: &Cli) -> Result<Mask, CliError> {
+    let file = File::read()?;
+    let name = match said(cli) {
+        Some(Said::From(name) | Said::Context(name)) => Some(name),
+        None => file.default.as_deref(),
+    };
+    let of_context = name.and_then(|name| file.contexts.get(name)).map(|it| it.mask.clone());
+    Ok(file.mask.clone().and(of_context.unwrap_or_default()))
+}
+
+/// Place that options or variables name.
+enum Said<'a> {
+    /// A URL, or the name of a context.
+    From(&'a str),
+    Context(&'a str),
+}
+
+/// Returns a text that says something.
+fn given(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}
+
+/// Returns the place that the nearest option or variable names.
+fn said(cli: &Cli) -> Option<Said<'_>> {
+    match (given(&cli.from), given(&cli.context)) {
+        (Some(from), _) if cli.typed.from => Some(Said::From(from)),
+        (_, Some(context)) if cli.typed.context => Some(Said::Context(context)),
+        (Some(from), _) => Some(Said::From(from)),
+        (None, context) => context.map(Said::Context),
+    }
 }
 
 /// Returns `text` if it is a URL, or else the URL of the context with this name.
@@ -86,10 +122,6 @@ pub(crate) async fn url(text: &str) -> Result<String, CliError> {
         });
     }
     file.open(text).await
-}
-
-async fn named(name: &str) -> Result<String, CliError> {
-    File::read()?.open(name).await
 }
 
 /// Returns the alias and the URL of each cluster of the file, with passwords.

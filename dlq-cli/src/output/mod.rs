@@ -1,20 +1,26 @@
 //! Printing: tables for people, JSON for programs.
 
+mod colour;
+mod pager;
 mod progress;
 mod table;
 mod text;
 
 pub(crate) use dlq_admin::shown::{age, bytes, diff, escape, indented};
 pub(crate) use progress::Progress;
-pub(crate) use table::{Column, Table};
+pub(crate) use table::{Cell, Column, SortBy, Table};
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use std::process::ExitCode;
 
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr as _;
 
+use dlq_admin::mask::Mask;
 use dlq_admin::shown::Document;
+use dlq_core::DeadLetter;
 
 use crate::cli::Format;
 use crate::error::CliError;
@@ -25,13 +31,44 @@ pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
     /// The width that lines for people are cut to: the terminal's, or none.
     width: Option<usize>,
+    /// Parts of messages that are masked.
+    mask: Mask,
+    has_colours: bool,
+    /// Text that is kept for the pager; `None` where it is written as it comes.
+    page: Option<Vec<u8>>,
+    /// Columns that the terminal has no room for.
+    lacks: Option<String>,
 }
 
 impl Output {
     /// `wide` lines are as long as they are, also at a terminal.
     pub(crate) fn new(format: Format, wide: bool) -> Self {
         let width = if wide { None } else { width() };
-        Self { format, out: BufWriter::new(io::stdout().lock()), width }
+        let has_colours = io::stdout().is_terminal() && colour::is_wanted();
+        let out = BufWriter::new(io::stdout().lock());
+        Self { format, out, width, mask: Mask::default(), has_colours, page: None, lacks: None }
+    }
+
+    /// Shows what people read at a terminal in a pager, where it is longer than the terminal. For verbs that ask nothing.
+    pub(crate) fn paged(mut self) -> Self {
+        self.page = (self.is_terminal() && self.is_table()).then(Vec::new);
+        self
+    }
+
+    /// Sets what is masked of messages. Defaults to nothing.
+    pub(crate) fn mask(mut self, mask: Mask) -> Self {
+        self.mask = mask;
+        self
+    }
+
+    /// Returns the rules by which parts of messages are masked.
+    pub(crate) fn rules(&self) -> &Mask {
+        &self.mask
+    }
+
+    /// Returns the letter with what rules mask of it.
+    pub(crate) fn masked<'a>(&self, letter: &'a DeadLetter) -> Cow<'a, DeadLetter> {
+        self.mask.letter(letter).map_or(Cow::Borrowed(letter), Cow::Owned)
     }
 
     /// Returns true if the output goes to a terminal.
@@ -41,7 +78,20 @@ impl Output {
 
     /// Writes a table, cut to the terminal.
     pub(crate) fn table(&mut self, table: &Table) -> Result<(), CliError> {
-        table.lines(self.width).into_iter().try_for_each(|line| self.line(line))
+        self.lacks = table.lacks(self.width);
+        table.lines(self.width, self.has_colours).into_iter().try_for_each(|line| self.line(line))
+    }
+
+    /// Returns a state, in its colour at a terminal.
+    pub(crate) fn state(&self, text: String) -> String {
+        if self.has_colours { colour::painted(&text) } else { text }
+    }
+
+    fn writer(&mut self) -> &mut dyn Write {
+        match &mut self.page {
+            Some(page) => page,
+            None => &mut self.out,
+        }
     }
 
     /// Writes a line, cut to the terminal.
@@ -59,12 +109,12 @@ impl Output {
 
     /// Writes a line of text.
     pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), CliError> {
-        Ok(writeln!(self.out, "{text}")?)
+        Ok(writeln!(self.writer(), "{text}")?)
     }
 
     /// Writes bytes as they are.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        Ok(self.out.write_all(bytes)?)
+        Ok(self.writer().write_all(bytes)?)
     }
 
     /// Writes one document on one line.
@@ -97,9 +147,20 @@ impl Output {
         self.document(&serde_json::json!({ name: values }))
     }
 
-    /// Writes out what is buffered.
+    /// Writes out what is buffered, and returns once it was read if a pager shows it. Then says what the terminal had no
+    /// room for.
     pub(crate) fn flush(&mut self) -> Result<(), CliError> {
-        Ok(self.out.flush()?)
+        if let Some(page) = self.page.as_mut().map(std::mem::take)
+            && !(is_longer_than_terminal(&page) && pager::show(&page)?)
+        {
+            self.out.write_all(&page)?;
+        }
+        self.out.flush()?;
+        if let Some(lacks) = self.lacks.take() {
+            let hint = format!("--wide shows {lacks}");
+            say!("{}", self.width.map_or_else(|| hint.clone(), |width| text::fit(&hint, width)));
+        }
+        Ok(())
     }
 
     /// Writes out what is left, at the end of something that was done whoever reads of it: with this exit code, also where
@@ -116,8 +177,17 @@ impl Output {
 impl Drop for Output {
     /// Writes the rest; nobody can be told about an error any more.
     fn drop(&mut self) {
-        let _ = self.out.flush();
+        let _ = self.flush();
     }
+}
+
+/// Returns true if the text has at least as many lines as the terminal, with those that it breaks.
+fn is_longer_than_terminal(text: &[u8]) -> bool {
+    let Some((width, height)) = terminal_size::terminal_size() else { return false };
+    let (width, height) = (usize::from(width.0).max(1), usize::from(height.0));
+    let lines = text.split(|byte| *byte == b'\n');
+    let rows = lines.map(|line| String::from_utf8_lossy(line).width().div_ceil(width).max(1));
+    height > 0 && rows.sum::<usize>() > height
 }
 
 /// The width of the terminal; `None` where there is none, and nothing is cut. `COLUMNS` says better.

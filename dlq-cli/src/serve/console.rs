@@ -55,7 +55,7 @@ pub(super) async fn open(
     let access =
         if has_login { Access::tokens(tokens) } else { Access::open().actor(ask::actor(None).who) };
     let store = open::store(url, false).await?;
-    let router = Admin::new(store).access(access).via(via).router();
+    let router = Admin::new(store).access(access).via(via).mask(args.mask.clone()).router();
     Ok(Some(Console { router, has_login }))
 }
 

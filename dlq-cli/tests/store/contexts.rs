@@ -2,6 +2,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use dlq_core::Message;
 use dlq_testkit::fixtures::letter;
 use tempfile::TempDir;
 
@@ -174,4 +175,76 @@ fn choosing_a_default_changes_one_line() {
     assert_eq!(std::fs::metadata(home.config()).unwrap().permissions().mode() & 0o777, 0o640);
     let left: Vec<_> = std::fs::read_dir(home.folder.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "{left:?}");
+}
+
+/// Nobody sees what rules mask, unless they say so; and what was masked does not come back as if it were whole.
+#[tokio::test]
+async fn what_rules_mask_is_seen_with_unmasked_alone() {
+    let secret = |n, payload: &str| {
+        let message =
+            Message::new("s", payload.to_owned()).with_header("Authorization", "s3cret-h");
+        letter(n).with_message(message)
+    };
+    let (json, text) = (secret(0, r#"{"card":"s3cret-p","n":12.50}"#), secret(1, "card=s3cret-t"));
+    let mut plain = letter(2);
+    plain.message = Message::new("s", r#"{"n":1}"#);
+    let bench = Bench::with(vec![json.clone(), text.clone(), plain]).await;
+    let home = ConfigFolder::with(&format!(
+        "mask = [\"headers.authorization\"]\n[contexts.here]\nfrom = \"{}\"\nmask = [\"$.card\"]\n",
+        bench.url()
+    ));
+    let run = |args: &[&str]| home.run(&[&["--context", "here"], args].concat());
+    let id = json.id.to_string();
+    let edit = [
+        "edit",
+        &id,
+        "--payload-text",
+        r#"{"card":"s3cret-q","n":13}"#,
+        "--header",
+        "authorization=s3cret-i",
+    ];
+    let edited = run(&[&edit as &[&str], &["--yes"]].concat()).ok();
+    assert!(edited.out.contains("13") && !edited.out.contains("s3cret"), "{}", edited.out);
+    let file = home.folder.path().join("masked").display().to_string();
+    for (args, masks) in [
+        (&["show", &id] as &[&str], true),
+        (&["show", &id, "-o", "json"], true),
+        (&["show", &id, "--payload"], true),
+        (&["show", &text.id.to_string()], true),
+        (&["audit", "--diff"], false),
+        (&["audit", "-o", "json"], false),
+        (&["export"], true),
+        (&["export", "--to", &file], true),
+    ] {
+        let ran = run(args).ok();
+        assert!(!ran.out.contains("s3cret"), "{args:?}: {}", ran.out);
+        assert_eq!(ran.err.contains("--unmasked"), masks, "{args:?}: {}", ran.err);
+        if args.contains(&"--to") {
+            continue;
+        }
+        let whole = run(&[args, &["--unmasked"]].concat()).ok();
+        assert!(
+            whole.out.contains("s3cret") && !whole.err.contains("masked"),
+            "{args:?}: {}",
+            whole.out
+        );
+    }
+    // Without the context there are the rules of the file alone.
+    let shown = home.run(&["show", &id, "--from", &bench.url()]).ok().out;
+    assert!(
+        shown.contains("s3cret-q") && !shown.contains("s3cret-h") && !shown.contains("s3cret-i"),
+        "{shown}"
+    );
+    let shown = run(&["show", &text.id.to_string()]).ok().out;
+    assert!(shown.contains("*** 13 bytes that are not JSON, BLAKE3 "), "{shown}");
+    let other = Bench::with(vec![]).await;
+    let imported = home.run(&["import", &file, "--from", &other.url()]);
+    assert_eq!(
+        (imported.code, imported.out.as_str()),
+        (3, "imported: 1 letters, 1 stored, 2 bad lines\n")
+    );
+    assert!(imported.err.contains("export it again with --unmasked"), "{}", imported.err);
+    let written = run(&["edit", &id, "--payload-text", r#"{"card":"***","n":14}"#, "--yes"]);
+    assert_eq!(written.code, 2);
+    assert!(written.err.contains("dlq show --payload --unmasked"), "{}", written.err);
 }
