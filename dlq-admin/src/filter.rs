@@ -119,12 +119,14 @@ pub(crate) async fn read_apart(call: &Call) -> Result<(Filter, Search), Refusal>
         }
     }
     let search = search(params)?;
-    if !search.is_empty() && !call.may(Role::Operate) {
-        // A search would say letter by letter what is hidden.
-        return Err(Refusal::forbidden(
-            "the role `read` does not see keys, headers and payloads, and does not search them; leave out key, header, payload \
-             and payload-text",
-        ));
+    // A search would say letter by letter what is hidden or masked.
+    let needed = if call.console.mask.is_empty() { Role::Operate } else { Role::Admin };
+    if !search.is_empty() && !call.may(needed) {
+        return Err(Refusal::forbidden(format!(
+            "the role `{}` does not see all of keys, headers and payloads, and does not search them; leave out key, header, \
+             payload and payload-text",
+            call.visitor.role
+        )));
     }
     Ok((filter, search))
 }

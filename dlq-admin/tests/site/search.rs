@@ -1,7 +1,8 @@
 //! Letters are found by what their messages hold, by those who may see it.
 
 use axum::http::StatusCode;
-use dlq_admin::Role;
+use dlq_admin::mask::Mask;
+use dlq_admin::{Admin, Role};
 use dlq_core::{Filter, Status};
 use dlq_testkit::fixtures::letter;
 use serde_json::json;
@@ -65,4 +66,10 @@ async fn a_role_that_does_not_see_payloads_does_not_search_them() {
         }
     }
     site.get("/api/v1/default/letters?status=pending").await.ok();
+    // Where parts are masked, a search would tell them to whoever sees only the rest.
+    let mask = Mask::new(["$.card"]).unwrap();
+    let router = Admin::new(site.letters.clone()).access(tokens()).mask(mask).router();
+    let site = site.router(router).bearer(Role::Operate);
+    site.get("/api/v1/default/count?payload=order%3D1").await.is(403);
+    site.bearer(Role::Admin).get("/api/v1/default/count?payload=order%3D1").await.ok();
 }
