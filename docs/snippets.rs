@@ -24,6 +24,7 @@ pages! {
     order = "order.md",
     replay = "replay.md",
     retries = "retries.md",
+    search = "search.md",
     several_handlers = "several-handlers.md",
     shutdown = "shutdown.md",
     testing = "testing.md",

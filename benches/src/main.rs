@@ -6,6 +6,7 @@
 
 mod bury;
 mod claim;
+mod console;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod cpu;
 mod failing;
@@ -44,6 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("claim", claim::run),
         ("operate", operate::run),
         ("read", read::run),
+        ("console", console::sqlite),
         ("failing", failing::run),
         ("healthy", healthy::run),
         #[cfg(feature = "nats")]
@@ -76,6 +78,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("postgres-outbox", postgres::outbox::run),
         #[cfg(feature = "postgres")]
         ("postgres-read", postgres::read::run),
+        #[cfg(feature = "postgres")]
+        ("postgres-console", postgres::console::run),
         #[cfg(feature = "redis")]
         ("redis-consume", redis_consume::run),
         #[cfg(feature = "redis")]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dlq_core::policy::duration;
+use dlq_core::search::{Search, SearchPage, SearchRequest};
 use dlq_core::store::{
     AuditEntry, AuditRequest, Control, Edit, EditError, GroupKey, GroupRecord, GroupState,
     GroupUpdate, Maintenance as _, Mark, Marked, Operation, OperationSpec, Plan, Presence,
@@ -44,6 +45,18 @@ pub(crate) fn page_request(call: &Call) -> Result<PageRequest, Refusal> {
         if call.params.is("oldest-first") { Order::OldestFirst } else { Order::NewestFirst };
     let after = call.params.get("cursor")?;
     Ok(PageRequest::new().limit(limit(call, PAGE)?).order(order).after(after))
+}
+
+/// Returns a part of a search, as large as a page may be and may take.
+pub(crate) async fn search(
+    call: &Call,
+    search: &Search,
+    filter: Filter,
+    request: PageRequest,
+) -> Result<SearchPage, Refusal> {
+    let mut part = SearchRequest::new().limit(request.limit).order(request.order);
+    (part.read_at_most, part.after) = (filter::READ_FOR_PAGE, request.after);
+    Ok(call.letters()?.search(search, filter, part).await?)
 }
 
 /// The letter that the path names.
@@ -107,7 +120,7 @@ impl Chosen {
 }
 
 async fn chosen_filter(call: &Call, letters: &DeadLetters) -> Result<Filter, Refusal> {
-    let filter = filter::read(&call.params, letters).await?;
+    let filter = filter::read(call).await?;
     if !call.params.is("all") {
         let _ = Selection::matching(filter.clone())?;
     }

@@ -4,11 +4,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use dlq_core::policy::duration;
+use dlq_core::search::{Search, SearchRequest};
 use dlq_core::store::Letters as _;
 use dlq_core::{
     Clock as _, DeadLetters, Filter, LetterId, Order, PageRequest, SystemClock, Timestamp,
 };
 
+use crate::access::Role;
+use crate::call::Call;
 use crate::params::{Parameter, Params};
 use crate::refusal::Refusal;
 
@@ -41,7 +44,18 @@ pub(crate) const FILTER: &[Parameter] = &[
     Parameter::one("max-retries", "sent back at most this often"),
     Parameter::one("operation", "held by this operation"),
     Parameter::many("attr", "declared attribute, as NAME=VALUE"),
+    Parameter::many("key", "key of the message; each letter is read, as for the next three"),
+    Parameter::many("header", "header of the message, as NAME=VALUE"),
+    Parameter::many("payload", "field of a JSON payload, as PATH=VALUE, e.g. customer.id=4711"),
+    Parameter::one("payload-text", "text that the payload contains"),
 ];
+
+/// Number of letters that a search may find where all of them are needed.
+const MOST_FOUND: usize = 500;
+/// Number of letters that a search may read there.
+const MOST_READ: u64 = 100_000;
+/// Number of letters that a search reads for a page.
+pub(crate) const READ_FOR_PAGE: u64 = 5_000;
 
 /// A point in time, given as such or as an age.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +74,15 @@ impl FromStr for When {
     }
 }
 
-/// Reads a filter; looks up ids that were given by their first digits.
-pub(crate) async fn read(params: &Params, letters: &DeadLetters) -> Result<Filter, Refusal> {
+/// Reads a filter. Looks up ids that were given by their first digits, and the letters that a search finds.
+pub(crate) async fn read(call: &Call) -> Result<Filter, Refusal> {
+    let (filter, search) = read_apart(call).await?;
+    if search.is_empty() { Ok(filter) } else { found(call.letters()?, filter, &search).await }
+}
+
+/// Reads a filter, and the search apart from it. Looks up ids that were given by their first digits.
+pub(crate) async fn read_apart(call: &Call) -> Result<(Filter, Search), Refusal> {
+    let (params, letters) = (&call.params, call.letters()?);
     let texts = |name| params.all(name).map(str::to_owned).collect();
     let mut filter = Filter::new();
     for digits in params.all("id") {
@@ -90,16 +111,70 @@ pub(crate) async fn read(params: &Params, letters: &DeadLetters) -> Result<Filte
     filter.max_retries = params.get("max-retries")?;
     filter.operation = params.get("operation")?;
     for attribute in params.all("attr") {
-        let Some((name, value)) = attribute.split_once('=') else {
-            return Err(Refusal::invalid("`attr` has no value; write NAME=VALUE"));
-        };
-        if filter.attributes.insert(name.to_owned(), value.to_owned()).is_some() {
+        let (name, value) = pair("attr", attribute)?;
+        if filter.attributes.insert(name.clone(), value).is_some() {
             return Err(Refusal::invalid(format!(
                 "the attribute `{name}` is given more than once"
             )));
         }
     }
-    Ok(filter)
+    let search = search(params)?;
+    if !search.is_empty() && !call.may(Role::Operate) {
+        // A search would say letter by letter what is hidden.
+        return Err(Refusal::forbidden(
+            "the role `read` does not see keys, headers and payloads, and does not search them; leave out key, header, payload \
+             and payload-text",
+        ));
+    }
+    Ok((filter, search))
+}
+
+fn pair(name: &str, text: &str) -> Result<(String, String), Refusal> {
+    let found = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    found.ok_or_else(|| Refusal::invalid(format!("`{name}` has no value; write NAME=VALUE")))
+}
+
+fn search(params: &Params) -> Result<Search, Refusal> {
+    let mut search = Search::new();
+    search.keys = params.all("key").map(str::to_owned).collect();
+    for text in params.all("header") {
+        search.headers.push(pair("header", text)?);
+    }
+    for text in params.all("payload") {
+        search.fields.push(pair("payload", text)?);
+    }
+    search.payload = params.text("payload-text").map(str::to_owned);
+    if search.payload.as_deref() == Some("") {
+        return Err(Refusal::invalid("`payload-text` is empty; leave it out, or say a text"));
+    }
+    Ok(search)
+}
+
+/// Returns the letters that a search finds, as a filter. Refuses a search that finds or reads too many.
+async fn found(letters: &DeadLetters, filter: Filter, search: &Search) -> Result<Filter, Refusal> {
+    let request = SearchRequest::new().limit(u32::try_from(MOST_FOUND).unwrap_or(u32::MAX));
+    let page = letters.search(search, filter.clone(), request.read_at_most(MOST_READ)).await?;
+    if page.next.is_some() {
+        return Err(Refusal::refused(format!(
+            "the search is too large: it found {} letters among {} and has not come to its end; narrow it, e.g. by `since` or \
+             `consumer`, or use the command, whose search has no such limit on what it reads",
+            page.letters.len(),
+            page.read
+        )));
+    }
+    Ok(filter.only(page.letters.iter().map(|letter| letter.id).collect()))
+}
+
+/// Returns a search as parameters, from which the same search is read.
+pub(crate) fn search_params(search: &Search) -> Vec<(&'static str, String)> {
+    let pairs = |name: &'static str, all: &[(String, String)]| -> Vec<_> {
+        all.iter().map(|(left, right)| (name, format!("{left}={right}"))).collect()
+    };
+    let mut out: Vec<_> = search.keys.iter().map(|key| ("key", key.clone())).collect();
+    out.extend(pairs("header", &search.headers));
+    out.extend(pairs("payload", &search.fields));
+    out.extend(search.payload.iter().map(|text| ("payload-text", text.clone())));
+    out
 }
 
 /// Returns a filter as parameters, from which the same filter is read.
@@ -176,6 +251,12 @@ pub(crate) async fn until_now(
 
 /// Refuses ids that were given whole and are no letter's: whoever names one means it.
 pub(crate) async fn must_exist(letters: &DeadLetters, filter: &Filter) -> Result<(), Refusal> {
+    let mut named = Filter::new();
+    named.ids.clone_from(&filter.ids);
+    // One question for all, since a search may have found hundreds.
+    if filter.ids.is_empty() || letters.count(named).await? == filter.ids.len() as u64 {
+        return Ok(());
+    }
     for id in &filter.ids {
         if letters.count(Filter::new().with_id(*id)).await? == 0 {
             return Err(Refusal::not_found(format!("no letter has the id {id}")));

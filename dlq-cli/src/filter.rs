@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use dlq_core::policy::duration;
+use dlq_core::search::{Search, SearchRequest};
 use dlq_core::store::{BoxLetters, Letters as _};
 use dlq_core::{
     Cause, Clock as _, ErrorClass, Filter, Fingerprint, LetterId, LetterSummary, OperationId,
@@ -15,6 +16,7 @@ use dlq_core::{SubjectPattern, SystemClock, Timestamp};
 
 use crate::commands::Context;
 use crate::error::CliError;
+use crate::output::Progress;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Filter")]
@@ -82,10 +84,49 @@ pub(crate) struct FilterArgs {
     /// Declared attribute
     #[arg(long, value_name = "NAME=VALUE")]
     attr: Vec<Attribute>,
+    #[command(flatten)]
+    search: SearchArgs,
     #[cfg(feature = "kafka")]
     #[command(flatten)]
-    pub(crate) at_kafka: AtKafkaArgs,
+    at_kafka: AtKafkaArgs,
 }
+
+/// Options about the message itself, for which each letter that the others leave is read.
+#[derive(Clone, Debug, Default, Args)]
+struct SearchArgs {
+    /// Key of the message; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    key: Vec<String>,
+    /// Header of the message
+    #[arg(long, value_name = "NAME=VALUE")]
+    header: Vec<Attribute>,
+    /// Field of a JSON payload, e.g. customer.id=4711; a list has what one of its elements has
+    #[arg(long, value_name = "PATH=VALUE")]
+    payload: Vec<Attribute>,
+    /// Text that the payload contains
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    payload_text: Option<String>,
+}
+
+impl SearchArgs {
+    fn search(self) -> Search {
+        let mut search = Search::new();
+        search.keys = self.key;
+        search.headers = pairs(self.header);
+        search.fields = pairs(self.payload);
+        search.payload = self.payload_text;
+        search
+    }
+}
+
+fn pairs(attributes: Vec<Attribute>) -> Vec<(String, String)> {
+    attributes.into_iter().map(|Attribute(name, value)| (name, value)).collect()
+}
+
+/// Number of letters that a search may find for a verb that needs all of them.
+const MOST_FOUND: usize = 10_000;
+/// Number of letters that a search reads between two looks at the progress.
+pub(crate) const READ_AT_ONCE: u64 = 1_000;
 
 /// Options of a topic of Kafka only.
 #[cfg(feature = "kafka")]
@@ -97,11 +138,10 @@ pub(crate) struct AtKafkaArgs {
     /// At Kafka: the offsets in the topic of dead letters, e.g. 100..200, 100.. or ..200
     #[arg(long, value_name = "FROM..TO")]
     pub(crate) offsets: Option<Offsets>,
-    /// At Kafka: the key of the message; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    /// Keys and headers of the search, which records have at hand.
+    #[arg(skip)]
     pub(crate) key: Vec<String>,
-    /// At Kafka: a header of the message
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(skip)]
     pub(crate) header: Vec<Attribute>,
 }
 
@@ -169,16 +209,33 @@ impl FilterArgs {
     /// Returns true if letters are named by their ids, which are looked up.
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn names_letters(&self) -> bool {
-        !self.id.is_empty()
+        !self.id.is_empty() || !self.search.clone().search().is_empty()
     }
 
-    /// The filter that is meant; looks up ids that were given by their first digits.
+    /// Takes out what a topic of Kafka answers by itself.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn take_at_kafka(&mut self) -> AtKafkaArgs {
+        let taken = std::mem::take(&mut self.at_kafka);
+        let key = std::mem::take(&mut self.search.key);
+        AtKafkaArgs { key, header: std::mem::take(&mut self.search.header), ..taken }
+    }
+
+    /// Returns the filter that is meant. Looks up ids that were given by their first digits, and the letters that a search
+    /// finds.
     pub(crate) async fn resolve(self, letters: &BoxLetters) -> Result<Filter, CliError> {
+        let (filter, search) = self.resolve_apart(letters).await?;
+        if search.is_empty() { Ok(filter) } else { found(letters, filter, &search).await }
+    }
+
+    /// Returns the filter that is meant, and the search apart from it. Looks up ids that were given by their first digits.
+    pub(crate) async fn resolve_apart(
+        self,
+        letters: &BoxLetters,
+    ) -> Result<(Filter, Search), CliError> {
         #[cfg(feature = "kafka")]
         if self.at_kafka != AtKafkaArgs::default() {
             return Err(CliError::refused(
-                "--partition, --offsets, --key and --header are of a topic of Kafka; leave them out, or say --from \
-                 kafka://HOST:PORT/TOPIC",
+                "--partition and --offsets are of a topic of Kafka; leave them out, or say --from kafka://HOST:PORT/TOPIC",
             ));
         }
         let mut filter = Filter::new();
@@ -204,10 +261,32 @@ impl FilterArgs {
         filter.min_retries = self.min_retries;
         filter.max_retries = self.max_retries;
         filter.operation = self.operation;
-        filter.attributes =
-            self.attr.into_iter().map(|Attribute(name, value)| (name, value)).collect();
-        Ok(filter)
+        filter.attributes = pairs(self.attr).into_iter().collect();
+        Ok((filter, self.search.search()))
     }
+}
+
+/// Returns the letters that a search finds, as a filter. Refuses too many of them.
+async fn found(letters: &BoxLetters, filter: Filter, search: &Search) -> Result<Filter, CliError> {
+    let bar = Progress::of(letters.count(filter.clone()).await?, "letters searched");
+    let part = SearchRequest::new().limit(u32::MAX).read_at_most(READ_AT_ONCE);
+    let mut part = part.order(Order::OldestFirst);
+    let mut ids = Vec::new();
+    loop {
+        let page = search.page(letters, filter.clone(), part).await?;
+        bar.advance(page.read);
+        ids.extend(page.letters.iter().map(|letter| letter.id));
+        if ids.len() > MOST_FOUND {
+            bar.end();
+            return Err(CliError::refused(format!(
+                "cannot select letters by their messages: more than {MOST_FOUND} match; narrow them, e.g. with --since"
+            )));
+        }
+        let Some(next) = page.next else { break };
+        part = part.after(next);
+    }
+    bar.end();
+    Ok(filter.only(ids))
 }
 
 /// Refuses ids that were given whole and are no letter's: whoever names one means it.
@@ -216,6 +295,12 @@ pub(crate) async fn must_exist(
     shown: &impl std::fmt::Display,
     filter: &Filter,
 ) -> Result<(), CliError> {
+    let mut named = Filter::new();
+    named.ids.clone_from(&filter.ids);
+    // One question for all, since a search may have found thousands.
+    if filter.ids.is_empty() || letters.count(named).await? == filter.ids.len() as u64 {
+        return Ok(());
+    }
     for id in &filter.ids {
         if letters.count(Filter::new().with_id(*id)).await? == 0 {
             return Err(CliError::failed(format!(

@@ -68,6 +68,7 @@ impl Timestamp {
     /// Returns the time from `earlier` to this time; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
+        // The distance of two times may be more than an `i64` holds.
         let nanos = i128::from(self.0) - i128::from(earlier.0);
         Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }

@@ -78,6 +78,7 @@ pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
 
 /// Under which identity good ends of a message's deliveries are counted where there is no other place for them.
 fn good_ends(letter: LetterId) -> LetterId {
+    // No message has this identity, but by a chance that hashes rule out.
     LetterId::from_bytes(letter.as_bytes().map(|byte| !byte))
 }
 

@@ -340,6 +340,8 @@ impl Delivery {
         let of_origin = || LetterId::of(&shared.origin, shared.message.published_at(), consumer);
         let letter = match shared.letter {
             Some(letter) => letter,
+            // The id for its own consumer is kept, since each stage asks for it. That for another one is asked for
+            // rarely.
             None if *consumer == *shared.consumer => *shared.own.get_or_init(of_origin),
             None => of_origin(),
         };

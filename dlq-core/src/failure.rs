@@ -324,6 +324,7 @@ impl Failure {
         let mut messages = vec![text_of(error)];
         let mut source = error.source();
         while let Some(cause) = source {
+            // An error may be its own source, in which case only this bound ends the chain.
             if messages.len() == MAX_CHAIN {
                 messages.push("… more sources were cut".to_owned());
                 break;
@@ -476,6 +477,7 @@ impl History {
             failure.backtrace.is_none() && texts.all(|text| text.len() <= limit)
         };
         let Some(attempts) = &mut self.attempts else { return };
+        // To cut is to copy a history that others share, so it is looked at before.
         if attempts.iter().all(is_short) {
             return;
         }

@@ -31,6 +31,7 @@ pub mod policy;
 pub mod protocol;
 pub mod replay;
 mod retry_queue;
+pub mod search;
 mod source;
 pub mod store;
 mod subject;

@@ -347,6 +347,7 @@ impl SettleOnce {
     ) -> BoxFuture<'static, Result<(), TransportError>> {
         match self.inner.take() {
             Some(inner) => inner.settle_dyn(disposition),
+            // It was settled at once before.
             None => Box::pin(ready(Ok(()))),
         }
     }

@@ -103,6 +103,7 @@ impl fmt::Debug for InFlight {
 
 impl PartialEq for InFlight {
     fn eq(&self, other: &Self) -> bool {
+        // How its end is waited for cannot be compared, and says nothing about the key.
         (self.remaining, self.why) == (other.remaining, other.why)
     }
 }
@@ -133,6 +134,7 @@ pub(crate) const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 /// Returns the instant after this time, or never if no instant is that far.
 pub(crate) fn instant_after(wait: Duration) -> Instant {
+    // A sum that no `Instant` can hold would panic.
     Instant::now() + wait.min(NEVER)
 }
 
@@ -502,6 +504,7 @@ impl RouteError {
 /// Returns true if an error of this kind concerns one letter, and false if it concerns the sink as such.
 pub(crate) const fn is_refusal(kind: StoreErrorKind) -> bool {
     use StoreErrorKind::{Corrupt, Incompatible, Unavailable};
+    // A kind that is not named here is taken for the letter's own trouble, so that it holds up no other letter (G4).
     !matches!(kind, Unavailable | Corrupt | Incompatible)
 }
 

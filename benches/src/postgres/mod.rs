@@ -3,6 +3,7 @@
 pub(crate) mod bulk;
 pub(crate) mod bury;
 pub(crate) mod claim;
+pub(crate) mod console;
 #[cfg(all(feature = "kafka", feature = "nats"))]
 pub(crate) mod outbox;
 pub(crate) mod read;

@@ -42,10 +42,12 @@ pub(crate) async fn stores(call: Call) -> Result<Response, Refusal> {
 }
 
 pub(crate) async fn list(call: Call) -> Result<Response, Refusal> {
-    let letters = call.letters()?;
-    let filter = filter::read(&call.params, letters).await?;
-    let page = letters.list(filter, actions::page_request(&call)?).await?;
-    call::json(&page)
+    let (filter, search) = filter::read_apart(&call).await?;
+    let request = actions::page_request(&call)?;
+    if !search.is_empty() {
+        return call::json(&actions::search(&call, &search, filter, request).await?);
+    }
+    call::json(&call.letters()?.list(filter, request).await?)
 }
 
 pub(crate) async fn letter(call: Call) -> Result<Response, Refusal> {
@@ -98,13 +100,12 @@ async fn edit_or_say(call: &Call, edited: actions::Edited) -> Result<Response, R
 
 pub(crate) async fn count(call: Call) -> Result<Response, Refusal> {
     let letters = call.letters()?;
-    let filter = filter::read(&call.params, letters).await?;
+    let filter = filter::read(&call).await?;
     call::json(&json!({ "count": letters.count(filter).await? }))
 }
 
 pub(crate) async fn groups(call: Call) -> Result<Response, Refusal> {
-    let letters = call.letters()?;
-    let filter = filter::read(&call.params, letters).await?;
+    let filter = filter::read(&call).await?;
     let groups = actions::groups(&call, filter, limit(&call, 20)?).await?;
     call::json(&json!({ "groups": groups.shown }))
 }
@@ -146,7 +147,7 @@ pub(crate) async fn consumers(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn stats(call: Call) -> Result<Response, Refusal> {
     let letters = call.letters()?;
-    let filter = filter::read(&call.params, letters).await?;
+    let filter = filter::read(&call).await?;
     call::json(&letters.stats(filter).await?)
 }
 

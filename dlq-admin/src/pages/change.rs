@@ -55,7 +55,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let body = html! {
         h1 { (title) }
         p { (about) }
-        (conditions(&call, &chosen.filter, None))
+        (conditions(&call, &filter::params(&chosen.filter), None))
         p { strong { (chosen.count) } " letters match. Those that a consumer is running now are left alone." }
         @if !sample.is_empty() { div.sample { (letters(&call, &sample)) } }
         @if chosen.count == 0 {

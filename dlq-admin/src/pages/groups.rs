@@ -19,8 +19,7 @@ const GROUPS: u32 = 100;
 const SAMPLES: u32 = 20;
 
 pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
-    let store = call.letters()?;
-    let filter = filter::read(&call.params, store).await?;
+    let filter = filter::read(&call).await?;
     let groups = actions::groups(&call, filter.clone(), GROUPS).await?;
     let is_open = call.params.text("state").is_none();
     let mut query = filter::params(&filter);
@@ -31,7 +30,7 @@ pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
         h1 { "Groups" }
         p { "Letters that failed for the same reason in the same place: first those that nobody has decided about, then those that grow." }
         (presets(&call))
-        (conditions(&call, &filter, Some("groups")))
+        (conditions(&call, &filter::params(&filter), Some("groups")))
         @if groups.shown.is_empty() { p { "No group is to be looked at." } } @else { (table_of(&call, &groups.shown)) }
         @if groups.has_more { p { "Only " (GROUPS) " are shown; narrow the filter to see others." } }
         @if is_open && groups.others > 0 {
@@ -180,7 +179,7 @@ fn form_of(call: &Call, it: &TriagedGroup) -> Markup {
 
 pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
     let store = call.letters()?;
-    let filter = filter::read(&call.params, store).await?;
+    let filter = filter::read(&call).await?;
     let [fingerprint] = filter.fingerprints[..] else {
         return Err(Refusal::invalid(
             "`fingerprint` names no single group; see the list of groups",
@@ -221,7 +220,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
             ("last stored", time(seen.1)),
         ]))
         @if groups.len() == 1 { (known(&call, first)) }
-        (conditions(&call, &filter, None))
+        (conditions(&call, &filter::params(&filter), None))
         section aria-labelledby="common" {
             h2 #common { "In common" }
             (common(&samples.letters))

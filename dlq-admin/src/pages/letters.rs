@@ -1,5 +1,5 @@
 use axum::response::Response;
-use dlq_core::{Cause, ErrorClass, Reason, Status};
+use dlq_core::{Cause, ErrorClass, Page, Reason, Status};
 use maud::{Markup, html};
 
 use super::parts::{conditions, hidden, letters};
@@ -15,11 +15,24 @@ const ROWS: u32 = 50;
 
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let store = call.letters()?;
-    let filter = filter::read(&call.params, store).await?;
+    let (filter, search) = filter::read_apart(&call).await?;
     let request = actions::page_request(&call)?;
-    let found = store.list(filter.clone(), request.limit(request.limit.min(ROWS))).await?;
-    let count = store.count(filter.clone()).await?;
-    let query = filter::params(&filter);
+    let request = request.limit(request.limit.min(ROWS));
+    let mut query = filter::params(&filter);
+    query.extend(filter::search_params(&search));
+    let (found, heading, is_any) = if search.is_empty() {
+        let found = store.list(filter.clone(), request).await?;
+        let count = store.count(filter).await?;
+        (found, html! { strong { (count) } " letters match" }, count > 0)
+    } else {
+        let part = actions::search(&call, &search, filter, request).await?;
+        let heading = html! {
+            strong { (part.letters.len()) } " letters found among " (part.read)
+            @if part.next.is_some() { ", and the search has not come to its end" }
+        };
+        let is_any = !part.letters.is_empty();
+        (Page { letters: part.letters, next: part.next }, heading, is_any)
+    };
     let next = found.next.map(|cursor| {
         let cursor = cursor.to_string();
         let order = call.params.is("oldest-first").then_some(("oldest-first", "true"));
@@ -30,13 +43,15 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let body = html! {
         h1 { "Letters" }
         (form(&call))
-        (conditions(&call, &filter, Some("letters")))
-        p { strong { (count) } " letters match" @if !is_first { "; this is not the first page of them" } "." }
-        @if count > 0 { (actions_on(&call, &query)) }
+        (conditions(&call, &query, Some("letters")))
+        p { (heading) @if !is_first { "; this is not the first page of them" } "." }
+        @if is_any { (actions_on(&call, &query)) }
         @if found.letters.is_empty() { p { "No letters on this page." } } @else { (letters(&call, &found.letters)) }
         nav.pages aria-label="Pages" {
             @if !is_first { a rel="first" href=(call.at_store("letters", query.iter().cloned())) { "First page" } " " }
-            @if let Some(next) = next { a rel="next" href=(next) { "Next page" } }
+            @if let Some(next) = next {
+                a rel="next" href=(next) { @if search.is_empty() { "Next page" } @else { "Search on" } }
+            }
         }
     };
     Ok(show(&call, Section::Letters, "Letters", body))

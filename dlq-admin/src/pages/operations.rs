@@ -80,7 +80,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
         (steering(&call, &operation))
         (facts(details(&operation)))
         h2 { "Letters" }
-        (conditions(&call, &operation.spec.filter, None))
+        (conditions(&call, &filter::params(&operation.spec.filter), None))
         (items_table(&call, &items.items))
         nav.pages aria-label="Pages" {
             @if after > 0 { a rel="first" href=(link(&call, &operation)) { "First page" } " " }

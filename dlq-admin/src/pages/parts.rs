@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use dlq_core::{Clock as _, Filter, LetterSummary, Status, SystemClock, Timestamp};
+use dlq_core::{Clock as _, LetterSummary, Status, SystemClock, Timestamp};
 use maud::{Markup, PreEscaped, html};
 
 use crate::call::{Call, NO_QUERY};
 use crate::door::Visitor;
-use crate::filter;
 use crate::random;
 use crate::shown::{age, escape};
 
@@ -180,8 +179,20 @@ pub(crate) fn letter_link(call: &Call, id: &impl std::fmt::Display) -> String {
 }
 
 /// Returns the conditions of a filter as a list, each with a link that leaves it out where `path` is given.
-pub(crate) fn conditions(call: &Call, filter: &Filter, path: Option<&str>) -> Markup {
-    let all = filter::params(filter);
+pub(crate) fn conditions(
+    call: &Call,
+    all: &[(&'static str, String)],
+    path: Option<&str>,
+) -> Markup {
+    let ids = all.iter().filter(|(name, _)| *name == "id").count();
+    if ids > FEW {
+        // What a search found.
+        let rest: Vec<_> = all.iter().filter(|(name, _)| *name != "id").cloned().collect();
+        return html! {
+            p { strong { (ids) } " letters, by their ids" @if !rest.is_empty() { ", and" } }
+            @if !rest.is_empty() { (conditions(call, &rest, None)) }
+        };
+    }
     html! {
         @if all.is_empty() {
             p { "No filter: every letter." }
@@ -201,6 +212,9 @@ pub(crate) fn conditions(call: &Call, filter: &Filter, path: Option<&str>) -> Ma
         }
     }
 }
+
+/// Number of ids that are shown one by one.
+const FEW: usize = 10;
 
 /// Returns a list of names and values.
 pub(crate) fn facts(rows: impl IntoIterator<Item = (&'static str, Markup)>) -> Markup {

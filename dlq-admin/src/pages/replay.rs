@@ -32,7 +32,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     // One form for both buttons: an option that was typed and not planned counts as well.
     let body = html! {
         h1 { "Replay letters" }
-        (conditions(&call, &spec.filter, None))
+        (conditions(&call, &filter::params(&spec.filter), None))
         (explain(&plan, &spec))
         @if !plan.sample.is_empty() {
             h2 { "The first of them" }

@@ -9,4 +9,5 @@ mod common;
 mod console;
 mod events;
 mod hostile;
+mod search;
 mod triage;

@@ -29,7 +29,7 @@ pub(crate) async fn run(
 ) -> Result<ExitCode, CliError> {
     broker::refuse_held(&mut command)?;
     // Elsewhere the filter refuses these options, so they are taken out of it here.
-    let at_kafka = command.filter().map(|filter| std::mem::take(&mut filter.at_kafka));
+    let at_kafka = command.filter().map(|filter| filter.take_at_kafka());
     let at_kafka = at_kafka.unwrap_or_default();
     let exit = match command {
         Command::Ingest(args) => ingest::run(at, &mut out, args).await?,

@@ -15,4 +15,5 @@ mod op;
 mod passwords;
 #[path = "../common/process.rs"]
 mod process;
+mod search;
 mod terminal;

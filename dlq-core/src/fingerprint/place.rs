@@ -38,6 +38,7 @@ pub(super) fn type_path(name: &str) -> Cow<'_, str> {
 /// the version and the registry's folder on the machine that built it.
 pub(super) fn file(location: &str) -> Cow<'_, str> {
     let mut file = location;
+    // Line and column stand behind the file, and a path may have colons of its own.
     for _ in 0..2 {
         match file.rsplit_once(':') {
             Some((rest, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => file = rest,

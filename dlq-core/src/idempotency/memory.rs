@@ -174,6 +174,7 @@ impl Immediate for MemoryIdempotency {
                 entry.phase = Phase::Free { attempts, crashes, since };
                 true
             }
+            // It was released before, as where the answer was lost.
             Phase::Free { .. } => true,
             Phase::Done { .. } => false,
         })
@@ -251,6 +252,8 @@ impl Idempotency for MemoryIdempotency {
         let ended = |entry: &Entry| match entry.phase {
             Phase::Done { until, .. } => until <= now,
             Phase::Free { since, .. } => since.after(KEEP_FREE) <= now,
+            // A lease that has ended tells of a crash, which is remembered for as long as the counts of a free key
+            // are.
             Phase::Held { until, .. } => until.after(KEEP_FREE) <= now,
         };
         let mut left = limit as usize;

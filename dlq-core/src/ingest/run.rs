@@ -184,6 +184,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
         // The whole batch is tried once: a refusal is of one letter, and only puts of single letters tell which.
         match self.try_put(&letters, 1, stop).await? {
             Ok(receipts) => {
+                // A batch without letters proves nothing of the store.
                 if !receipts.is_empty() {
                     self.refused = 0;
                 }

@@ -95,6 +95,7 @@ impl Outbox for MemoryOutbox {
             let now = self.broker.now();
             let message = readdressed(&letter.message, &to);
             let message = message.with_headers(on_replay(&letter, &replay)).with_published_at(now);
+            // The broker remembers what it took, so that a repeat is confirmed and makes no second message.
             self.broker.world().send_back(once, self.stream(&to), message, now);
             sent.push(Sent::Confirmed);
         }

@@ -65,6 +65,7 @@ fn bury(stored: &mut BTreeMap<LetterId, DeadLetter>, mut letter: DeadLetter) -> 
             Receipt::Reopened
         }
         Arrival::Conflict => {
+            // A copy of this very message is found again under the same id, which follows from its bytes.
             letter.id = letter.id.conflicting(&letter.message);
             let id = letter.id;
             match bury(stored, letter) {

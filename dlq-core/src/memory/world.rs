@@ -162,6 +162,7 @@ impl World {
             place.line.iter().take_while(|(at, _)| *at <= now).take(limit).copied().collect();
         let mut handed = Vec::new();
         for (_, key) in due {
+            // What comes again goes out with a new proof, so that whoever had it before cannot settle it any more.
             place.change(key, |entry| {
                 fence += 1;
                 entry.out = Some(fence);
@@ -311,6 +312,8 @@ impl World {
         // twice.
         if let Some(number) = group.records.known.get(&identity) {
             let key = Key::Record(*number);
+            // A record that is out belongs to whoever has it. Otherwise the one that knows of more attempts stands
+            // (G3).
             let knows_less = |entry: &Entry| {
                 let known = entry.record.as_ref().map_or(0, |record| record.attempts);
                 entry.out.is_none() && known < record.attempts

@@ -7,7 +7,7 @@ use super::duration::format;
 /// Number of attempts that a schedule lists.
 const SHOWN: u32 = 50;
 
-/// WaitsIn where a delay is spent.
+/// Place where a delay is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitsIn {
@@ -26,7 +26,7 @@ pub struct Step {
     pub after_attempt: u32,
     /// The shortest and the longest it can be; `None` for a custom backoff.
     pub bounds: Option<(Duration, Duration)>,
-    /// WaitsIn where the delay is spent.
+    /// Place where the delay is spent.
     pub place: WaitsIn,
 }
 

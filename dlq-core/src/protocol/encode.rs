@@ -152,6 +152,7 @@ pub fn on_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Headers {
 
 /// Our own of these.
 pub fn of_replay_to_handler(letter: &DeadLetter, replay: &Replay) -> Ours {
+    // A retry stage believes any identity, so that the letter goes under its own.
     let mut ours = replayed(letter, letter.id, replay);
     ours.history(&letter.history);
     ours.set(names::RETRY_ATTEMPTS, 0);

@@ -145,6 +145,7 @@ impl AuditRequest {
             let rest = entry.by.who.strip_prefix(by.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
         };
+        // No text has the 32 digits of an id by chance, so that it need not be read as JSON.
         let named = |letter: LetterId| entry.subject.contains(&letter.to_string());
         let concerns = match (self.letter, self.operation) {
             (None, None) => true,

@@ -190,6 +190,7 @@ impl Edit {
         if is_changed {
             let state = &mut letter.state;
             let has_other_bytes = Binding::of(&letter.id, &after) != binding;
+            // Edits back and forth come to the same bytes again, which are remembered once.
             if has_other_bytes && !state.edited_from.contains(&binding) {
                 state.edited_from.push(binding);
             }
@@ -217,6 +218,7 @@ impl Edit {
         let mut headers = Vec::new();
         for (n, (name, _)) in self.headers.iter().enumerate() {
             let (before, after) = (values(before, name, AFTER), values(after, name, AFTER));
+            // Two changes of one header make one difference.
             let is_repeated = self.headers[..n].iter().any(|(other, _)| other == name);
             if before != after && !is_repeated {
                 headers
@@ -326,6 +328,7 @@ fn is_json(bytes: &[u8]) -> Result<(), EditError> {
     serde_json::from_str::<IgnoredAny>(text).map(|_| ()).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
+        // The place is in the text of the error as well, and stands in fields here.
         let why = text.rsplit_once(" at line ").map_or(text.as_str(), |(why, _)| why).to_owned();
         EditError::NotJson { line, column, why }
     })

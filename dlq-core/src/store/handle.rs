@@ -9,6 +9,7 @@ use super::{
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::outbox::{Dispatcher, Outboxes};
+use crate::search::{Search, SearchPage, SearchRequest};
 use crate::{
     DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Page, PageRequest, StoreError,
     StoreErrorKind, Timestamp,
@@ -109,6 +110,22 @@ impl DeadLetters {
     /// When the store does not answer.
     pub async fn list(&self, filter: Filter, page: PageRequest) -> Result<Page, StoreError> {
         self.store.list(filter, page).await
+    }
+
+    /// Searches a part of the letters that match `filter` for those whose message meets the conditions of `search`. Each is read
+    /// whole, so a call reads no more letters than the request says. A search that goes on has a `next`, also where nothing
+    /// was found yet.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn search(
+        &self,
+        search: &Search,
+        filter: Filter,
+        request: SearchRequest,
+    ) -> Result<SearchPage, StoreError> {
+        search.page(&self.store, filter, request).await
     }
 
     /// Returns the number of letters that match.

@@ -296,6 +296,7 @@ impl FromStr for Pace {
     type Err = InvalidPace;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A number without a unit is a rate in a second.
         let (count, unit) = text.split_once('/').unwrap_or((text, "s"));
         let seconds = match unit.trim() {
             "s" => Some(1),
@@ -502,6 +503,7 @@ impl Operation {
         let can = |at| self.advance(at, u64::MAX).release > 0;
         let canary = (self.state == OperationState::Canary)
             .then(|| self.updated_at.after(self.spec.canary_wait));
+        // At these moments only can time alone make a difference, so that each is tried.
         let times = [Some(now), Some(self.next_release), canary];
         times.into_iter().flatten().filter(|at| *at >= now && can(*at)).min()
     }

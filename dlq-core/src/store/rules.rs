@@ -95,6 +95,7 @@ pub fn same_bytes(one: &Message, other: &Message) -> bool {
 pub fn is_known_by_bytes(row: &DeadLetter, news: &DeadLetter) -> bool {
     let was = |one: &DeadLetter, other: &DeadLetter| {
         let former = &one.state.edited_from;
+        // Hardly any letter was edited, and a binding is a hash over the whole payload.
         !former.is_empty() && former.contains(&Binding::of(&one.id, &other.message))
     };
     same_bytes(&row.message, &news.message) || was(row, news) || was(news, row)

@@ -100,6 +100,7 @@ pub(crate) fn of_group<C: ConsumerContext, T>(
             return Err(SetupError::answered(what, error));
         }
         if is_silent {
+            // The first waits are short, so that a refusal is heard soon. A slow broker gets longer ones.
             patience = (patience * 2).min(PATIENCE);
         } else {
             std::thread::sleep(PAUSE);

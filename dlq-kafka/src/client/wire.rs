@@ -93,6 +93,7 @@ pub(crate) fn pack_ours(
 }
 
 fn insert(headers: OwnedHeaders, header: &Header) -> OwnedHeaders {
+    // Where the client cannot write a name, all of the headers are in `REST`.
     let Some(key) = name(header) else { return headers };
     headers.insert(KafkaHeader { key, value: header.value.as_deref() })
 }

@@ -148,7 +148,7 @@ impl Watch {
     }
 
     fn tell(&mut self, mut found: Vec<String>, shared: &SourceState) {
-        // It goes on, and the look does not see why.
+        // The client tells of an error that the look does not find, so its own text is reported.
         if found.is_empty() {
             found.extend(self.said.clone());
         }

@@ -157,6 +157,7 @@ pub(crate) fn commit(
             note(topic, result.clone());
             continue;
         }
+        // The request for all may have been taken in part. To commit the same position again changes nothing.
         let mut list = TopicPartitionList::new();
         topic.iter().for_each(|(partition, point)| add(&mut list, partition, point.clone()));
         note(topic, consumer.commit(&list, CommitMode::Sync));

@@ -23,6 +23,7 @@ pub(crate) struct Done {
 impl Done {
     /// Returns whether `offset` is in one of the ranges.
     pub(crate) fn contains(&self, offset: u64) -> bool {
+        // The range that may have it is the last of those that begin no later.
         let after = self.ranges.partition_point(|(from, _)| *from <= offset);
         after > 0 && self.ranges[after - 1].1 > offset
     }
@@ -77,6 +78,7 @@ impl Done {
             digits(&mut text, from - end);
             digits(&mut text, to - from);
             if text.len() > room {
+                // Taken out whole: half of a range would read as another one.
                 text.truncate(before);
                 break;
             }

@@ -56,6 +56,7 @@ impl Gauges {
     pub(crate) fn next_due(&self, due: Option<Instant>) {
         let millis = |due: Instant| due.saturating_duration_since(self.began).as_millis();
         let due = due.map_or(NEVER, |due| u64::try_from(millis(due)).unwrap_or(NEVER));
+        // It is shown to people, and nothing is decided by it.
         self.due.store(due, Ordering::Relaxed);
     }
 

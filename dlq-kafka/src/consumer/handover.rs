@@ -95,7 +95,7 @@ impl Handover {
             // An orderly owner has let the run go, and an own one still has it. Neither died of it, so its mark is taken back.
             running.into_iter().for_each(|offset| handover.retract(offset));
         }
-        // Those before are suspects as it is.
+        // Records before `until` count as handed out already. Only those after it wait for the commit that says so.
         handover.handed = position.max(handover.until);
         handover
     }
@@ -209,6 +209,7 @@ impl Handover {
         if left == 0 {
             self.marks.remove(&offset);
         } else if let Some(times) = self.marks.get_mut(&offset) {
+            // To end a run only takes marks off; it never adds any.
             *times = left.min(*times);
         }
         true
@@ -266,6 +267,8 @@ impl Handover {
         };
         let (mut handover, mut handed) = (Self::default(), None);
         for part in parts {
+            // A part that cannot be read voids all of them: the partition is opened as if nobody had owned it, and
+            // nobody is blamed.
             match part.split_once('=')? {
                 ("by", owner) => handover.owner = u64::from_str_radix(owner, 16).ok()?,
                 ("deaths", deaths) => handover.deaths = deaths.parse().ok()?,

@@ -281,7 +281,7 @@ impl Partition {
         let before = state.tracker.position();
         state.tracker.done(sequence);
         let position = state.tracker.position();
-        // What is done above the position is said too.
+        // The commit has news without a new position as well: the ranges that are done above it.
         state.is_dirty = true;
         if position != before
             && let Some(position) = position
@@ -302,7 +302,7 @@ impl Partition {
     pub(crate) fn retract(&self, offset: u64) {
         let mut state = self.state();
         state.handover.retract(offset);
-        // That it was not marked is not sure.
+        // The commit of the mark may have arrived although it failed, so its removal has to be committed.
         (state.is_dirty, state.has_ended) = (true, true);
     }
 

@@ -53,6 +53,7 @@ impl Piece {
 
     /// Retry records wait for long, and each for itself.
     pub(crate) fn is_full(&self) -> bool {
+        // Records without bytes are bounded by their number.
         self.bytes.len() >= MOST || self.len() >= MOST / 16 || self.partition.stage.is_some()
     }
 

@@ -131,6 +131,8 @@ impl Poller {
             {
                 break;
             }
+            // No step ends the loop by an error: the group throws out a member that stops polling, and its records
+            // run elsewhere.
             self.fetch(phase);
             self.take_over();
             self.skip();
@@ -265,6 +267,7 @@ impl Poller {
                 TransportErrorKind::Unexpected
             }
             (_, Some(RDKafkaErrorCode::GroupAuthorizationFailed)) => {
+                // The kind is one that passes, since an operator can allow it while the client goes on asking.
                 let group = &self.consumer.context().group;
                 said = format!(
                     "group `{group}` may not be joined by this user; allow `Read` on it ({said})"
@@ -295,6 +298,8 @@ impl Poller {
     fn hand_over(&mut self) {
         let mut queue = self.shared.queue();
         if !self.batch.is_empty() {
+            // What was polled cannot be put back, so a full queue takes it as well. `fetch` does not poll again until
+            // there is room.
             queue.received(self.batch.drain(..));
             self.shared.arrived.notify_one();
         }
@@ -372,10 +377,13 @@ impl Poller {
                 || (is_crowded && partition.opening() != Opening::Open)
                 // A pause throws away what the client has fetched ahead, so a partition is not resumed for a little room.
                 || fullness >= if was_paused { 0.75 } else { 1.0 };
+            // A pause may be lost while the client begins to fetch a partition, so it has to have delivered a record
+            // before.
             let is_paused = is_enough && partition.is_fetched();
             if is_paused != was_paused {
                 let list = if is_paused { &mut pause } else { &mut resume };
                 list.add_partition(&partition.topic, partition.number);
+                // The client reports no errors of single partitions, so the flag follows the request.
                 partition.is_paused.store(is_paused, Ordering::Relaxed);
             }
             paused += usize::from(is_paused);
@@ -394,15 +402,17 @@ impl Poller {
     fn leave(self) {
         let all = self.shared.all();
         for partition in &all {
+            // From here on `yielded` refuses, so no record goes out after the last commit.
             partition.leave();
         }
-        // Who is gone without a word leaves as one that died: what it had in flight was not finished.
+        // A dropped source counts as a crash, because its in-flight records did not finish.
         let is_clean = self.shared.phase() == Phase::Closing;
         // From here on the revoke hook does nothing, and the commit of `give_up` is the last word about these partitions.
         self.consumer.context().is_leaving.store(true, Ordering::Release);
         give_up(&self.consumer, &all, is_clean, self.consumer.assignment_lost());
         self.gauges.end();
-        // Who asks by it now would be the one that closes it, after it is said that the group was left.
+        // A commit's thread that dropped the last reference would close the client after `Left` is said. So others
+        // are waited for, within limits.
         let until = Instant::now() + ANSWER * 2;
         while Arc::strong_count(&self.consumer) > 1 && Instant::now() < until {
             std::thread::sleep(WAIT);

@@ -93,6 +93,7 @@ impl Reading {
     /// The letters that may be asked for when it is marked, of one that may have killed its process: whose of the
     /// handlers it is turns out later.
     pub(crate) fn suspect(&self, delivery: &Delivery) -> Vec<LetterId> {
+        // What was handed out once has killed nobody, and is not marked.
         if delivery.deliveries() <= 1 {
             return Vec::new();
         }

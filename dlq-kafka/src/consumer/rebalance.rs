@@ -92,7 +92,7 @@ impl Hooks {
         if !is_lost {
             self.drain(&going);
         }
-        // Who is gone without a word leaves as one that died.
+        // A dropped source counts as a crash, because its in-flight records did not finish.
         let is_clean = self.shared.phase() != Phase::Abandoned;
         give_up(consumer, &going, is_clean, is_lost);
         end_pauses(consumer, partitions);

@@ -115,7 +115,7 @@ impl RetryQueue for KafkaRetryQueue {
         if matches!(sent, Err(Unwritten::TooLarge)) {
             // The history is all that can go without changing the message or its counts.
             delayed_retry.history = shortest(&delayed_retry.history);
-            // Apart, since it is rare.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             sent = Box::pin(self.send(&delayed_retry, stage)).await;
         }
         match sent {

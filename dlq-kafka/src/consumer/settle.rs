@@ -53,7 +53,7 @@ impl KafkaSettle {
     fn give_back(&mut self, after: Duration) {
         let Some(delivery) = self.delivery.take() else { return };
         let now = Instant::now();
-        // Some thirty years.
+        // Beyond what the platform's clock can express, some thirty years stand for never.
         let due = now.checked_add(after).unwrap_or(now + Duration::from_secs(1 << 30));
         let (place, line) = (self.place.clone(), self.line.take());
         self.shared.give_back(Returned { delivery, place, due, line });
@@ -63,6 +63,7 @@ impl KafkaSettle {
         if self.is_noted {
             return Ok(());
         }
+        // Without it `come_back` has nothing to give back.
         self.delivery = None;
         // The line is free even where the partition went: `Lines::release` passes over what waits there.
         if let Some(line) = self.line.take() {
@@ -129,6 +130,7 @@ impl Settle for KafkaSettle {
         self.come_back();
         // The process may end after this answer, so it comes when the last commit was made and the group was left.
         if self.was_last() {
+            // The settlement stands even if the group is not left in time: at worst the record runs again elsewhere.
             let _ = timeout(LEAVING, self.shared.until_left()).await;
         }
         settled

@@ -44,7 +44,7 @@ pub(crate) fn read_at<T>(
     consumer.assign(&list)?;
     let until = Instant::now() + LOOK;
     while !open.is_empty() && Instant::now() < until {
-        // What is of no partition.
+        // Events that belong to no partition are taken off, or they would fill the queue of the client.
         let _ = consumer.poll(Duration::ZERO);
         let come = consumer.position()?;
         open.retain_mut(|(topic, number, queue, of)| {

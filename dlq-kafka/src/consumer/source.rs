@@ -183,6 +183,8 @@ impl KafkaSource {
         while self.waiting.next_due().is_some() {
             match self.waiting.pop_due(Instant::now())? {
                 Sleeper::Returned(Returned { delivery, place, line, .. }) => {
+                    // `hand_out` consumes the line. If it refuses, nothing settles this delivery, so the line is
+                    // released here.
                     let behind = line.clone();
                     if let Some(next) = self.hand_out(delivery, place, line) {
                         return Some(next);
@@ -191,10 +193,14 @@ impl KafkaSource {
                 }
                 Sleeper::Record(sleeping) => {
                     let now = self.clock().now();
+                    // Timers run on the monotonic clock and `due` is wall time. If that clock was set back, the
+                    // record sleeps on rather than run early.
                     if !sleeping.due.since(now).is_zero() {
                         self.sleep(sleeping, now);
                         continue;
                     }
+                    // An owner before has died: the record goes out only after the commit that says so (see
+                    // `handover`).
                     if !sleeping.place.partition.admits(sleeping.place.offset) {
                         self.hold_back(HeldBack::Due(sleeping));
                         continue;
@@ -223,6 +229,7 @@ impl KafkaSource {
     /// Hands out a record whose time has come.
     fn wake(&self, sleeping: Sleeping) -> Option<(Delivery, KafkaSettle)> {
         let Sleeping { delivery, place, due, bytes, .. } = sleeping;
+        // The bound on waiting bytes is for records that sleep. What runs is bounded by the span of its partition.
         place.partition.release(bytes);
         late(&place.partition.topic, due, self.clock().now());
         self.hand_out(delivery, place, None)
@@ -274,7 +281,8 @@ impl KafkaSource {
             && let Some(sleeping) = self.unwritten.pop_front()
         {
             let place = sleeping.place.clone();
-            // Whoever gives its partition up waits for it.
+            // The write counts as in flight: a revocation waits for it, so that its `done` is still in the last
+            // commit.
             if !self.shared.yielded(&place) {
                 continue;
             }
@@ -296,6 +304,7 @@ impl KafkaSource {
         }
         let now = self.clock().now();
         let all = std::mem::take(&mut self.unwritten).into_iter().chain([sleeping]);
+        // The brokers, not this record, are the likely cause. The others wait as well instead of failing one by one.
         for mut sleeping in all {
             if let Some(again) = &mut sleeping.again {
                 again.at = now.after(LATER);
@@ -315,6 +324,7 @@ impl KafkaSource {
                 (is_past, sleeper)
             {
                 lines.extend(line.clone());
+                // Nobody settles this delivery any more, so its registration as a suspect ends here.
                 self.shared.cleared(&self.reading.suspect(delivery), place);
             }
             !is_past
@@ -364,6 +374,7 @@ impl KafkaSource {
     /// Decides about a fetched record.
     fn look_at(&mut self, taken: Taken, line: Option<Line>) -> Option<(Delivery, KafkaSettle)> {
         let Taken { record, origin, place, deaths } = taken;
+        // The new owner reads this record as well. Run here too, it would be handled twice.
         if place.partition.is_leaving() {
             return None;
         }
@@ -378,6 +389,8 @@ impl KafkaSource {
                  without them, and so are others of this partition"
             );
         }
+        // Kafka counts no deliveries. The deaths of owners before stand for them, so that the run loop finds suspects
+        // (G3).
         let counted = |delivery: Delivery| match deaths {
             0 => delivery,
             deaths => delivery.with_deliveries(deaths.saturating_add(1)),
@@ -391,6 +404,7 @@ impl KafkaSource {
                 // Only the first one runs.
                 if !place.partition.is_first(&delivery) {
                     tracing::debug!(%death, "a retry record was written twice; the copy is passed over");
+                    // An error says that the partition was given up. Its next owner decides about the copy itself.
                     let _ = place.partition.done(place.sequence);
                     return None;
                 }
@@ -411,6 +425,7 @@ impl KafkaSource {
                 if let Some(handler) = unclaimed {
                     self.tell_unclaimed(&handler, &place);
                 }
+                // It is another consumer's record. It is done here, or the commit would never pass it.
                 let _ = place.partition.done(place.sequence);
                 None
             }
@@ -420,12 +435,14 @@ impl KafkaSource {
     /// Takes what has come. Whether there was something.
     fn take(&mut self) -> Result<bool, TransportError> {
         let mut queue = self.shared.queue();
+        // An error is returned before records are taken. Those stay in the queue for the next call.
         let failed = queue.error.take();
         if let Some(error) = failed.or_else(|| queue.blocked.take()) {
             return Err(error);
         }
         if queue.phase == Phase::Left {
             self.has_ended = true;
+            // `true` makes `next` look again, and end.
             return Ok(true);
         }
         for returned in std::mem::take(&mut queue.returned) {
@@ -481,7 +498,8 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
             None
         }
         Err(error) => {
-            // It may have been written, and have come: then that is the one that waits.
+            // A send that failed may have been written all the same, and read already: then the new record is the one
+            // that waits.
             if partition.is_first(delivery) {
                 Some((sleeping, error))
             } else {
@@ -491,6 +509,7 @@ async fn write_again(producer: Producer, sleeping: Sleeping, yielded: Yielded) -
             }
         }
     };
+    // It stays in flight until `done` is noted, since the drain of a revocation waits for what is in flight.
     drop(yielded);
     written
 }
@@ -607,6 +626,7 @@ impl Drop for KafkaSource {
             Phase::Closing => {}
             Phase::Running => self.shared.advance(Phase::Abandoned),
         }
+        // This blocks the thread, since a destructor cannot await. The polling thread needs no runtime to go on.
         let until = Instant::now() + DROPPING;
         let mut queue = self.shared.queue();
         while queue.phase != Phase::Left {

@@ -74,6 +74,7 @@ impl Tracker {
             match ranges.last_mut() {
                 Some(last) if is_open && *is_done => last.1 = offset + 1,
                 _ if *is_done => {
+                    // A range that is left out makes its records run twice after a death, so the list may be cut.
                     if ranges.len() >= RANGES {
                         break;
                     }

@@ -398,6 +398,8 @@ impl Member {
             let found = topics::ensure(&self.brokers, &wanted, self.of.creates).await?;
             let producer = Producer::new(&self.brokers)?;
             let is_shared = self.of.ladder.as_ref().is_some_and(Ladder::is_shared);
+            // A record names its group only where groups share the topics. Elsewhere everything in them is this
+            // group's.
             let group = is_shared.then(|| Arc::from(&*self.group));
             Ok(KafkaRetryQueue::new(producer, stages, &found, group, self.of.clock.clone()))
         };

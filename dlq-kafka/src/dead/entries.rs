@@ -75,6 +75,7 @@ impl ReadEntries {
     /// Takes records until there are `limit`, or none that has come already. The first is waited for.
     async fn take(&mut self, limit: usize) -> Result<(), StoreError> {
         while !self.has_ended && self.taken.len() < limit {
+            // A reading without an end waits for its first record only: those that it has are not held back for more.
             let next = if self.for_ever && !self.taken.is_empty() {
                 match self.records.next().now_or_never() {
                     Some(next) => next,
@@ -84,6 +85,8 @@ impl ReadEntries {
                 self.records.next().await
             };
             match next.map_err(unread)? {
+                // Behind the first record of that time there may be older ones, since whoever writes a record sets
+                // its timestamp.
                 Some(record) if is_since(&record, self.since) => self.taken.push(record),
                 Some(_) => {}
                 None => self.has_ended = true,

@@ -247,6 +247,7 @@ pub(crate) async fn bounds(
 /// All that a ledger says.
 pub(super) async fn read(brokers: &Brokers, topic: &Arc<str>) -> Result<Read, SetupError> {
     let (brokers, name) = (brokers.clone(), Arc::clone(topic));
+    // This limit is for a large ledger as a whole. A silence ends the reading earlier, in `Ledger::read`.
     let read = aside(PATIENCE * 20, move || {
         let mut ledger = Ledger::open(&brokers, &name)?;
         ledger.read(None)?;
@@ -310,7 +311,7 @@ pub(crate) async fn ensure(
     }
     let of = [ResourceSpecifier::Topic(topic)];
     let found = admin.describe_configs(&of, &options).await.map_err(answered)?;
-    // Who may not ask is believed to know what it is.
+    // A user who may not read the settings is not refused for that: the ledger is taken to be as it should be.
     let found = found.into_iter().next().and_then(Result::ok);
     let policy = found.as_ref().and_then(|found| found.get("cleanup.policy"));
     match policy.and_then(|entry| entry.value.as_deref()) {

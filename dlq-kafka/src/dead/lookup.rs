@@ -250,6 +250,7 @@ impl Asking<'_> {
         let bounds = begins.into_iter().map(|(partition, begin)| {
             let begin = begin.unwrap_or(0);
             let end = ends.get(&partition).copied().flatten().unwrap_or(begin);
+            // Retention may have moved the beginning beyond the end between the two requests.
             (partition, Bounds { begin, end: end.max(begin) })
         });
         Ok(bounds.collect())

@@ -77,6 +77,7 @@ impl QueueDepthReader {
         if spans.is_empty() {
             return Ok(());
         }
+        // Where no record stands there, that is kept as well, or it would be looked for each time.
         let mut found: BTreeMap<_, _> =
             spans.iter().map(|span| (span.partition, (span.from, None))).collect();
         let KafkaLetters { lookup, topic, .. } = &self.letters;

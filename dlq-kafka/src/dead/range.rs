@@ -126,6 +126,7 @@ pub(super) fn rounds(mut places: Vec<(u32, u64)>) -> Vec<Vec<Span>> {
     let mut spans: Vec<Span> = Vec::new();
     for (partition, offset) in places {
         match spans.last_mut() {
+            // Records in between are read and passed over, which costs less than to begin anew for each.
             Some(last) if last.partition == partition && offset < last.to + NEAR => {
                 last.to = offset + 1;
             }

@@ -46,6 +46,7 @@ impl KafkaLetters {
             match found.remove(&index) {
                 Some(Ok(record)) => match resolved(letter.clone(), &record) {
                     Some(letter) => letter,
+                    // Another record stands there by now.
                     None => says_gone(letter),
                 },
                 Some(Err(why)) => says_unread(letter, &why),

@@ -247,6 +247,8 @@ impl<'a> Reader<'a> {
     }
 
     fn step(&mut self) -> Result<Turn, Stop> {
+        // With records in the batch nothing is waited for: they go to the listener as soon as the client has no more
+        // at hand.
         let wait = if self.batch.is_empty() { TICK } else { Duration::ZERO };
         let taken = match self.consumer.poll(wait) {
             Some(Ok(message)) => {
@@ -339,6 +341,7 @@ impl<'a> Reader<'a> {
     fn end(&mut self, partition: u32) -> Result<(), Stop> {
         let Some(open) = self.open.get(&partition) else { return Ok(()) };
         let number = i32::try_from(partition).unwrap_or(i32::MAX);
+        // The position also passes what the client steps over, so it shows whether the end of the span is reached.
         let come = self.consumer.position().ok();
         let come =
             come.and_then(|come| come.find_partition(&self.scan.topic, number)?.offset().to_raw());

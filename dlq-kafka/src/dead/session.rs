@@ -213,6 +213,7 @@ impl Session {
             let Err((error, back)) = self.producer.send(next) else { return Ok(()) };
             match error.rdkafka_error_code() {
                 Some(Code::QueueFull) if Instant::now() < until => {
+                    // Polling takes the reports of what is written, by which the queue gets room.
                     self.producer.poll(Duration::from_millis(10));
                     next = back;
                 }

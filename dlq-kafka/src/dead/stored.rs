@@ -32,6 +32,7 @@ impl<'a> Pointer<'a> {
     /// Returns the pointer of a letter, if it has one.
     pub(super) fn of(letter: &'a DeadLetter) -> Option<Self> {
         let mut parts = letter.attributes.get(POINTER)?.rsplitn(3, '/');
+        // Offsets of Kafka are signed: beyond this there is none, and the client would read another meaning into it.
         let offset = parts.next()?.parse().ok().filter(|offset| *offset < i64::MAX as u64)?;
         let partition = parts.next()?.parse().ok()?;
         let topic = parts.next().filter(|topic| is_topic(topic))?;

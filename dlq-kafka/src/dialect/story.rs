@@ -160,6 +160,7 @@ impl<'a> Story<'a> {
         if self.attempts.is_some_and(|attempts| attempts > 1) {
             return (ErrorClass::Transient, Reason::Exhausted, true);
         }
+        // Nothing speaks for another attempt, so that no schedule sends it back.
         (ErrorClass::Permanent, Reason::Manual, false)
     }
 

@@ -133,6 +133,7 @@ impl KafkaOutbox {
                 *turn = Some(held);
                 return rest(part, OVER);
             }
+            // A letter stands before its entry, so that even numbers are letters and odd ones records of the ledger.
             let records = part.iter().flat_map(|one| [one.letter.clone(), one.entry.clone()]);
             let done = self.transact(&held, records.collect(), until).await;
             match done {
@@ -177,11 +178,13 @@ impl KafkaOutbox {
                     for one in part {
                         topics.entry(Arc::clone(&one.letter.topic)).or_default().push(one);
                     }
+                    // Which topic it was is not said, so that each is tried by itself.
                     if topics.len() > 1 {
                         topics.into_values().for_each(|part| parts.push_front(part));
                         continue;
                     }
                     for (topic, part) in topics {
+                        // It may be made anew with another number of partitions.
                         self.known().topics.remove(&topic);
                         all(answers, part.into_iter(), || Sent::Refused(closed(&topic, code)));
                     }
@@ -225,6 +228,7 @@ impl KafkaOutbox {
         let done = tokio::select! {
             done = &mut work => done,
             () = sleep_until(until) => {
+                // The client aborts then, or ends a commit that has begun.
                 stop.set();
                 timeout(GRACE, &mut work).await.ok().flatten()
             }
@@ -245,6 +249,7 @@ impl KafkaOutbox {
         if let Some((_, partitions)) = known.filter(|(asked, _)| asked.elapsed() < FRESH) {
             return Ok(partitions);
         }
+        // In the ledger a letter would be taken for a record of what was sent.
         if !is_topic(topic) || *topic == self.ledger {
             return Err(Sent::Refused(refused(no_topic(topic))));
         }

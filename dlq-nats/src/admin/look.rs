@@ -127,6 +127,7 @@ impl Look<'_> {
                 streams.extend(all.iter().map(|info| (info.config.name.clone(), info.clone())));
             }
             None => {
+                // Without the right to list streams, each one that is named is asked for by itself.
                 for name in self.names() {
                     if let Some(info) = self.find(&name).await? {
                         streams.insert(name, info);
@@ -190,6 +191,7 @@ impl Look<'_> {
         named.extend(deployment.consumers.iter().map(|plan| plan.stream.clone()));
         let own: Vec<String> = deployment.own_streams().into_iter().map(|own| own.name).collect();
         if named.is_empty() {
+            // Buckets and object stores are streams as well, which nobody consumes.
             let is_source = |name: &&String| {
                 !own.contains(name)
                     && **name != self.advisories()
@@ -236,6 +238,7 @@ impl Look<'_> {
     fn own(&mut self, streams: &BTreeMap<String, Info>, is_all: bool, facts: &Facts) {
         for wanted in self.deployment.own_streams() {
             let Some(info) = streams.get(&wanted.name) else {
+                // Without the list it is not known whose subjects may be in its way.
                 if is_all {
                     self.absent(&wanted.name, &wanted.subjects, streams);
                 }

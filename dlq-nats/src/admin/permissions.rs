@@ -74,6 +74,7 @@ pub(super) async fn missing(
     // Which of them are needed is not known here.
     let to =
         "of some subjects they cannot be written, so that what fails there is not acknowledged";
+    // Those that cannot be written at all are errors already.
     look(Severity::Warning, "publish", shared(deployment, to), &|s| may(s) || !may_some(s));
     look(Severity::Error, "subscribe", subscribes(deployment), &|s| user.may_subscribe(s));
     findings

@@ -138,6 +138,7 @@ async fn counted(stream: &Stream<()>, subjects: &str) -> Option<(u64, Timestamp)
 /// Parts of retry records stand aside from when they are written, before their record, until that is settled. Nobody
 /// removes them when their process has died.
 fn parts(stream: &str, subject: &str, parts: u64, records: u64, age: Duration) -> Option<Finding> {
+    // Where no record waits nobody names these parts, however young they are.
     let longest = if records == 0 { Duration::ZERO } else { LONGEST_RETRY };
     if parts == 0 || age < longest {
         return None;

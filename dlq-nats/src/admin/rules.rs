@@ -107,6 +107,7 @@ pub(super) fn fullness(info: &Info) -> Vec<Finding> {
             "max_bytes" => state.bytes,
             _ => continue,
         };
+        // Only bounds above 0 are listed, so that this divides by none of them.
         let percent = used.saturating_mul(100) / bound.unsigned_abs();
         if percent >= NEARLY {
             let severity = if percent >= 98 { Error } else { Warning };
@@ -134,6 +135,7 @@ pub(super) fn own(info: &Info, facts: &Facts) -> Vec<Finding> {
     findings.retain(|finding| finding.setting != "storage");
     findings.extend(fullness(info));
     let enough = facts.lease + facts.lease / 2;
+    // Advisories have no ids, so that the window of their stream is of no use.
     if config.duplicate_window < enough && config.subjects.iter().all(|s| !s.starts_with('$')) {
         let advice = format!(
             "a process that dies after it wrote and before it acknowledged writes again when its lease of {} ends, which \
@@ -223,6 +225,7 @@ pub(super) fn behind(stream: &Info, consumer: &consumer::Info, facts: &Facts) ->
     if !config.max_age.is_zero() {
         percent.push(("max_age", age.as_millis() * 100 / config.max_age.as_millis().max(1)));
     }
+    // With `New` a bound refuses what comes, and removes nothing.
     if config.discard == DiscardPolicy::Old {
         for (setting, bound) in bounds::all(config) {
             let used = match setting {

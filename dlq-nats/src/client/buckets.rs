@@ -56,6 +56,7 @@ pub(crate) async fn ensure(
         if let Err(error) = made
             && streams::find(context, &stream).await?.is_none()
         {
+            // The client's error says only that it failed; the server's reason is its source.
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             let text = format!("create bucket `{name}`: {error}{}", source.unwrap_or_default());
             return Err(SetupError::unavailable(text, error));
@@ -152,6 +153,7 @@ pub(crate) async fn remove(
 ) -> Result<(), StoreError> {
     let mut times = 0;
     loop {
+        // A purge leaves a marker in the place of the entry, whose revision the next write has to name.
         let Err(error) = bucket.purge(key).await else { return Ok(()) };
         if times == TIMES || !is_unheard(&error) {
             return Err(unwritten(client, bucket, error, doing));

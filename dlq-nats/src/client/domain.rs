@@ -87,6 +87,8 @@ impl Confirmation {
             Some(_) => Some(Self::default()),
             None => {
                 let said: Self = serde_json::from_slice(&answer.payload).ok()?;
+                // All fields are optional, so that any JSON can be read as this. Only an error or the name of a
+                // stream makes it JetStream's.
                 (said.error.is_some() || !said.stream.is_empty()).then_some(said)
             }
         }
@@ -131,6 +133,7 @@ impl StreamDomain {
         }
         let mut known = self.known();
         let is_ours = known.is(domain);
+        // While the own domain is not known, no other one is said to be foreign.
         if !is_ours && known.ours.is_some() {
             known.other = Some(domain.to_owned());
         }

@@ -25,6 +25,7 @@ impl SetupError {
     pub(crate) fn answered(what: &str, error: jetstream::Error) -> Self {
         let text = format!("{what}: {error}");
         let refused = error.error_code() == ErrorCode::STREAM_INVALID_CONFIG;
+        // 408 is a time-out within the cluster, which asking again may help.
         let passes = error.code() == 408 || error.error_code() == ErrorCode::CLUSTER_NO_PEERS;
         if refused || ((400..500).contains(&error.code()) && !passes) {
             Self::Config(text)

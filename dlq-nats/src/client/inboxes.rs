@@ -120,7 +120,7 @@ impl Inboxes {
                 Word::Refused(_) => Heard::Refused,
                 Word::Kept { duplicate } => Heard::Kept { duplicate },
             };
-            // Its own may come yet.
+            // What another stream says does not end the wait: the word of its own may come yet.
             unheard -= usize::from(*place != Heard::Elsewhere);
         }
         self.idle().push(inbox);

@@ -106,7 +106,7 @@ pub(crate) async fn get(
         let failed = StoreError::new(StoreErrorKind::Unavailable, operation).with_detail(text);
         failed.with_source(source)
     };
-    // Not all that is said to be a name can be one.
+    // The client refuses what cannot be the name of a stream; in the subject below it would ask for something else.
     let named: Result<Stream<()>, _> = context.get_stream_no_info(name).await;
     named.map_err(|error| unavailable(error.to_string(), error.into()))?;
     let subject = format!("STREAM.MSG.GET.{name}");

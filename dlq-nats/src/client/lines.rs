@@ -49,6 +49,7 @@ impl Lines {
         if self.first.is_empty() {
             return HeaderMap::new();
         }
+        // Parsing refuses line breaks in a value. To deserialize it takes the text as it is.
         let whole = HeaderValue::deserialize(BorrowedStrDeserializer::<Error>::new(&self.text));
         match (self.first.parse::<HeaderName>(), whole) {
             (Ok(first), Ok(whole)) => HeaderMap::from_iter([(first, whole)]),

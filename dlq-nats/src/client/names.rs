@@ -44,7 +44,7 @@ pub(crate) fn tail(subject: &str) -> String {
         return subject.to_owned();
     }
     let mut token = token(subject);
-    // All ASCII.
+    // A token is ASCII, so that it can be cut anywhere.
     token.truncate(LONGEST);
     token
 }

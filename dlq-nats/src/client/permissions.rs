@@ -67,11 +67,14 @@ struct Subjects {
 
 impl Subjects {
     fn allow(&self, subject: &str) -> bool {
+        // A server reads an empty list as one that allows everything.
         let is_allowed = self.allow.is_empty() || self.allow.iter().any(|a| covers(a, subject));
+        // A pattern is allowed as a whole, so that a denial of any part of it counts.
         is_allowed && !self.deny.iter().any(|denied| overlap(denied, subject))
     }
 
     fn allow_some(&self, subject: &str) -> bool {
+        // Here one subject of the pattern is enough, so that a denial counts only if it covers all of them.
         let is_allowed = self.allow.is_empty() || self.allow.iter().any(|a| overlap(a, subject));
         is_allowed && !self.deny.iter().any(|denied| covers(denied, subject))
     }

@@ -157,6 +157,7 @@ pub(crate) async fn rewrite(
 /// Returns the maximum size of a message of ours, with its headers. As Base64 it is a third larger.
 pub(crate) fn most(client: &Client) -> usize {
     let most = client.max_payload().saturating_sub(SPARE) / 4 * 3;
+    // Below this a server with a small `max_payload` would leave parts without a byte.
     most.max(SPARE)
 }
 

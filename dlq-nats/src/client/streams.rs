@@ -360,6 +360,7 @@ fn check(context: &Context, info: Info, wanted: &Config) -> Result<Info, SetupEr
 pub(crate) fn differences(found: &Config, wanted: &Config, max_payload: usize) -> Differences {
     let mut wrong = settings(found, wanted);
     wrong.see("discard", word(&found.discard), word(&wanted.discard));
+    // A stream that confirms nothing, takes nothing, or follows another one can keep no letters.
     wrong.see("no_ack", word(&found.no_ack), word(&false));
     wrong.see("sealed", word(&found.sealed), word(&false));
     wrong.see("mirror", word(&found.mirror.is_some()), word(&false));

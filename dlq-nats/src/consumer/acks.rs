@@ -73,6 +73,7 @@ impl Acks {
         if self.asked.send(Asked { reply: reply.clone(), answer }).is_err() {
             return Err(failed("the runtime of the source has ended"));
         }
+        // The sender is dropped without an answer when the request was forgotten, or the task has ended.
         answered.await.unwrap_or_else(|_| Err(failed(&unanswered(&self.client, reply))))
     }
 
@@ -82,6 +83,7 @@ impl Acks {
         // Without `unconstrained`, a task that has used up its budget would look like a client without room.
         let published = unconstrained(self.client.publish(reply.clone(), ACK)).now_or_never();
         let is_posted = matches!(published, Some(Ok(())));
+        // One is enough for `flush`, which says it again behind all the others.
         if is_posted {
             *self.posted() = Some(reply.clone());
         }
@@ -94,6 +96,8 @@ impl Acks {
         // The last one is said once more, now for an answer: to acknowledge twice does no harm.
         let Some(last) = self.posted().take() else { return };
         let silent = |_| failed("the server does not answer");
+        // The limit here covers the channel and the task as well; the one in `Waiting` begins when the request is
+        // sent.
         let flushed = timeout(PATIENCE, self.acknowledge(&last)).await;
         if let Err(error) = flushed.map_err(silent).flatten() {
             tracing::warn!(
@@ -150,7 +154,7 @@ impl Sending {
                     if count == 0 {
                         return;
                     }
-                    // Those whose turn it is now go with it.
+                    // One turn is left to others, so that the client writes what they have to say in the same go.
                     yield_now().await;
                     while batch.len() < BATCH && let Ok(more) = asked.try_recv() {
                         batch.push(more);
@@ -160,6 +164,8 @@ impl Sending {
                 // This wakes the task to forget what nobody has answered in time: with nothing open it sleeps.
                 () = sleep_until(look), if !self.waiting.is_empty() => {}
             }
+            // Answers are read before any is forgotten, so that a task that came back late does not fail what was
+            // answered in time.
             while let Some(Some(answer)) = next(&mut self.subscriber).now_or_never() {
                 self.hear(&answer);
             }
@@ -174,6 +180,7 @@ impl Sending {
                 Err(error) => {
                     let text = error.to_string();
                     for asked in batch.drain(..) {
+                        // An error is dropped where the caller has gone: nobody waits for the answer any more.
                         let _ = asked.answer.send(Err(failed(&text)));
                     }
                     return;
@@ -204,6 +211,7 @@ impl Sending {
             let text = "the server does not know the consumer, or not yet";
             Err(TransportError::new(TransportErrorKind::Lost, OPERATION).with_detail(text))
         } else {
+            // The server answers an acknowledgement with an empty message, whoever has the message by now.
             Ok(())
         });
     }

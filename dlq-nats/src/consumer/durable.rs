@@ -102,11 +102,13 @@ impl Durable {
         }
         let most = usize::try_from(info.config.max_batch).ok().filter(|most| *most > 0);
         self.most = most.unwrap_or(usize::MAX);
+        // The floor is noted: should somebody delete the consumer, it begins there again and skips nothing.
         self.seen = Some((created, info.ack_floor.stream_sequence));
         Ok(())
     }
 
     pub(crate) async fn find(&self, context: &Context) -> Result<Option<Info>, SetupError> {
+        // There is no request for the stream: whether it is there shows in the answer about the consumer.
         let stream = context
             .get_stream_no_info(self.of.name())
             .await
@@ -250,6 +252,7 @@ impl Durable {
         let mut wrong = Differences::default();
         let (yes, none) = (|yes: bool| word(&yes), || "none".to_owned());
         let to = found.deliver_subject.clone().unwrap_or_else(none);
+        // A push consumer hands messages to a subject that everybody can hear, and refuses to be pulled.
         wrong.why("deliver_subject", to, none(), "since it must be pulled");
         wrong.see("ack_policy", word(&found.ack_policy), word(&AckPolicy::Explicit));
         let why = "since the server drops in silence what was handed out that often";
@@ -266,6 +269,7 @@ impl Durable {
         wrong.why("inactive_threshold", threshold, none(), why);
         self.pulling(found, &mut wrong);
         let mut theirs = found.filter_subjects.clone();
+        // An older server has one filter and a newer one several, so both fields are compared as one list.
         theirs.extend(Some(found.filter_subject.clone()).filter(|filter| !filter.is_empty()));
         theirs.sort_unstable();
         let mut ours = self.filters.clone();

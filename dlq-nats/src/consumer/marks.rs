@@ -76,6 +76,7 @@ impl NatsCrashMarks {
         let config = Config {
             bucket: bucket.into(),
             description: "Marks of suspects: runs that began and did not end".to_owned(),
+            // One value is enough: the count is in it, and each write names the revision that it replaces.
             history: 1,
             max_age: KEPT,
             storage: StorageType::File,
@@ -95,6 +96,7 @@ impl NatsCrashMarks {
     /// Reads the revision of a key, 0 for none, and its mark; a removed mark leaves its revision.
     async fn read(&self, key: &str) -> Result<(u64, Option<Mark>), StoreError> {
         let entry = buckets::read(&self.client, &self.bucket, key, MARKING).await?;
+        // The revision of a removed mark is kept, since the bucket takes the next write only against it.
         let revision = entry.as_ref().map_or(0, |entry| entry.sequence);
         let Some(entry) = entry.filter(|entry| !buckets::is_removed(entry)) else {
             return Ok((revision, None));
@@ -131,6 +133,7 @@ impl NatsCrashMarks {
     /// Takes back what is not known to be written, so that it cannot be written later either.
     async fn settle_doubts(&self) -> Result<(), StoreError> {
         let mut doubtful = self.doubtful.lock().await;
+        // The lock is held across the requests, so that two tasks do not take the same doubt back twice.
         while let Some((key, Doubt { revision, begun, mark })) = doubtful.first_key_value() {
             let before = Mark { begun: *begun, by: String::new() };
             let is_settled = match self.read(key).await {
@@ -139,9 +142,11 @@ impl NatsCrashMarks {
                     // revision.
                     self.write(key, &before, stands).await?.is_some()
                 }
+                // The doubt stays for the next time. Until it is settled no suspect begins a run here.
                 Err(error) if error.is_transient() => return Err(error),
                 // Somebody else has counted on.
                 _ => true,
+                // A write that was refused leaves the doubt in place: the loop reads the key again and decides anew.
             };
             if is_settled {
                 doubtful.pop_first();

@@ -88,6 +88,7 @@ impl Waiting {
         let (mut steps, mut bytes) = (0, 0);
         // What is written in this turn is looked at in another one.
         let mut end = u64::MAX;
+        // Only records that are in time count as steps: what is late is written anew however many there are.
         while steps < STEPS && bytes < BYTES {
             let which = Which::From(&self.filter, from);
             let found = match leader::get(context, OPERATION, name, which).await {
@@ -108,6 +109,7 @@ impl Waiting {
                 _ => (steps, bytes) = (steps + 1, bytes + found.payload.len()),
             }
         }
+        // `from` is handed on, so that a long stream is looked at over several leases.
         Ok(from)
     }
 

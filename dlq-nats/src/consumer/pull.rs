@@ -125,7 +125,8 @@ impl Puller {
     /// Keeps the leases of what is ready while nobody has room for it.
     pub(crate) async fn keep_alive(&mut self) {
         self.sweep();
-        // Where it cannot be said now, it is said the next time, or the message comes again.
+        // The time is bounded, since the run loop waits for this. What cannot be said now is said the next time, or
+        // the message comes again.
         let _ = timeout(WATCH, self.ready.refresh(&self.client, self.durable.lease)).await;
     }
 
@@ -244,7 +245,8 @@ impl Puller {
                     self.vain.told(&self.client, &self.durable)?;
                 }
             }
-            // What still works is not given up because something else is silent.
+            // The check of a healthy reader found a silent server. Reading goes on: what still works is not given up
+            // for that.
             Some(Ok(Err(SetupError::Unavailable(..)))) if !self.doubtful => {}
             Some(Ok(Err(error))) => {
                 // The failed check says what is wrong, so that requests which came to nothing are no further evidence.
@@ -265,6 +267,7 @@ impl Puller {
                 true => closed(),
                 false => unavailable("fetch", error),
             })?);
+            // What was asked for on the former subscription has nowhere to go.
             self.asked = 0;
         }
         Ok(())
@@ -282,6 +285,7 @@ impl Puller {
         while let Some(subscriber) = &mut self.subscriber {
             match subscriber.next().now_or_never() {
                 Some(Some(message)) => self.take(message, since),
+                // `prepare` subscribes anew; what the lost subscription was to bring comes again when its lease ends.
                 Some(None) => self.subscriber = None,
                 None => return,
             }
@@ -368,6 +372,7 @@ impl Puller {
         });
         let (stream, consumer) = (self.durable.of.name(), &self.durable.name);
         let to = format!("CONSUMER.MSG.NEXT.{stream}.{consumer}");
+        // Requests and renewals share one inbox, so that one subscription hears all answers of this consumer.
         let request = Request::new().payload(request.to_string().into()).inbox(self.ready.asked());
         let sent = self.context.send_request(to, request).await;
         sent.map_err(|error| unavailable("fetch", error))?;
@@ -375,6 +380,7 @@ impl Puller {
         if self.asked == 0 {
             self.heard = Instant::now();
         }
+        // Messages are counted and not requests: the server ends a request with the number that it has not sent.
         self.asked += wanted;
         Ok(())
     }
@@ -407,7 +413,9 @@ impl Puller {
     /// Stops asking, and gives back what was fetched and not yielded, in its order.
     pub(crate) async fn close(&mut self) {
         self.closed = true;
+        // A check that would create the consumer again must not outlive the source.
         self.looking.abort_all();
+        // The time is bounded, since a server that is gone would keep the process from ending.
         if timeout(CLOSING, self.give_back()).await.is_err() {
             tracing::warn!(
                 consumer = self.durable.name,

@@ -98,6 +98,7 @@ impl Ready {
 
     /// The next message, if it can be handed out.
     pub(crate) fn front(&self, lease: Duration) -> Option<&Fetched> {
+        // Up to half of the lease an unconfirmed renewal leaves the handler the other half.
         let is_ours = |f: &&Fetched| f.renewal.is_none() || f.received.elapsed() <= lease / 2;
         self.fetched.front().filter(is_ours)
     }
@@ -205,6 +206,7 @@ impl Ready {
                 // The last word is dated one pause back, so that the first one is said below at once.
                 let told = now.checked_sub(pause).unwrap_or(now);
                 fetched.renewal = Some(Renewal { number: self.number, begun: now, told });
+                // Numbers tell renewals apart, since the answer of an earlier one may come late.
                 self.number += 1;
             }
             let Some(renewal) = &mut fetched.renewal else { continue };
@@ -238,6 +240,7 @@ impl Ready {
                 let _ = client.publish(fetched.reply, nak(Duration::ZERO)).await;
             }
         }
+        // Publishing only queues the words. They are flushed, since the process may end next.
         let _ = client.flush().await;
     }
 }

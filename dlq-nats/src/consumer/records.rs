@@ -95,7 +95,8 @@ impl Records {
                 _ => Opening::of(&self.reading, &self.server.context, front),
             };
             let opening = self.opening.insert(opening);
-            // Asked again now and then, the puller keeps the lease.
+            // With each turn of this loop the puller renews the lease. `timeout` only borrows the future, so that a
+            // slow read goes on.
             let Ok(record) = timeout(patience, &mut opening.record).await else { continue };
             let reply = opening.reply.clone();
             self.opening = None;
@@ -135,6 +136,8 @@ impl Records {
                 let error = unreadable(&fetched, &error);
                 if self.told.is_none_or(|told| told.elapsed() >= TELLING) {
                     self.told = Some(Instant::now());
+                    // One error a minute is returned, so that the consumer is seen to be in trouble and still reads
+                    // the rest.
                     return Err(error);
                 }
                 tracing::error!(%error, "another retry record cannot be read");
@@ -192,6 +195,7 @@ fn damaged(reading: &Reading, fetched: Fetched, error: &StoreError) -> Delivery 
 }
 
 async fn read(reading: Reading, context: Context, fetched: Fetched) -> Read {
+    // Its headers were read from the stream as they stand, and no handler runs: it gets a letter that says so.
     if fetched.unreadable.is_some() {
         return Ok(Some((reading.main(fetched), None, Vec::new())));
     }

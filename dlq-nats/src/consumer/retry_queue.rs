@@ -80,6 +80,7 @@ impl RetryQueue for NatsRetryQueue {
         let DelayedRetry { delivery, consumer, due, .. } = &delayed_retry;
         let message = delivery.message();
         let death = delivery.death(consumer);
+        // The number of the hop is part of the identity: the next delayed retry of the same death is another record.
         let hop = delivery.delayed_retries().saturating_add(1);
         // A letter that was sent back twice, or edited in between, is another message each time.
         let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));

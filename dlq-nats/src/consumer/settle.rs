@@ -76,6 +76,7 @@ impl Trust {
 impl Server {
     pub(crate) fn new(context: Context, lease: Duration, retries: Option<Arc<str>>) -> Self {
         let client = context.client();
+        // Until the source is told otherwise everything is confirmed.
         let (confirms, trust) = (AtomicBool::new(true), Trust::new());
         Self { acks: Acks::new(client.clone()), client, context, lease, retries, confirms, trust }
     }
@@ -160,6 +161,7 @@ impl NatsSettle {
     }
 
     async fn acknowledge(&self) -> Result<(), TransportError> {
+        // It is tried within the lease only: past it the message may be with somebody else, whose work it would end.
         let until = self.ends.min(Instant::now() + PATIENCE);
         let outcome = insist(until, || self.server.acks.acknowledge(&self.reply)).await;
         // The acknowledgement of a retry record says nothing of the right to those of the user's stream.
@@ -192,6 +194,7 @@ where
     loop {
         let outcome = say().await;
         let left = until.saturating_duration_since(Instant::now());
+        // A try needs time within the limit: what is said later may end somebody else's delivery.
         if outcome.is_ok() || left <= PAUSE {
             return outcome;
         }
@@ -206,6 +209,7 @@ pub(crate) fn nak(after: Duration) -> Bytes {
     if after.is_zero() {
         return Bytes::from_static(b"-NAK");
     }
+    // What does not fit is longer than 290 years.
     let nanos = i64::try_from(after.as_nanos()).unwrap_or(i64::MAX);
     format!("-NAK {{\"delay\":{nanos}}}").into()
 }
@@ -220,6 +224,8 @@ impl Settle for NatsSettle {
                 // It stays here, and is found again before its lease ends.
                 Some(held) => {
                     held.deferred(after);
+                    // The lease begins anew instead of a negative acknowledgement, which would hand the message to a
+                    // client that it breaks.
                     self.say("keep a message", PROGRESS, WORD).await
                 }
                 None => self.say("give a message back", nak(after), WORD).await,

@@ -105,9 +105,11 @@ impl Source for NatsSource {
     async fn next(&mut self) -> Result<Option<(Delivery, NatsSettle)>, TransportError> {
         // Of the stream first while it has some at hand, but not for ever. A record that is being read is always asked.
         let Self { server, reading, main, retries, streak } = self;
+        // An opening record is asked first: its parts are read only while its future is polled.
         let has_main = main.as_ref().is_some_and(Puller::has_some);
         let is_opening = retries.as_ref().is_some_and(Records::is_opening);
         let main_first = has_main && !is_opening && *streak < STREAK;
+        // The count begins again with each record, so that a busy stream cannot keep due records waiting (G4).
         *streak = if main_first { *streak + 1 } else { 0 };
         let message = async {
             let Some(main) = main else { return pending().await };

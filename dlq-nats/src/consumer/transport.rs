@@ -258,6 +258,7 @@ impl NatsTransport {
 
     /// The consumers at the server: that of the user's stream, then that of the retry stream.
     pub(crate) fn durables(&self, name: &str) -> Vec<Durable> {
+        // A name may have characters that no consumer of the server may have, so it is encoded.
         let durable = self.durable.clone().unwrap_or_else(|| token(name));
         let mut main = Durable::new(Of::Stream(self.stream.clone()), durable, self.lease);
         main.filters.clone_from(&self.filters);

@@ -90,6 +90,7 @@ impl Held {
 
     /// Returns true if nobody has it in flight, although it is not settled.
     fn is_left(&self) -> bool {
+        // This list has one reference itself. With no other, whoever had the message has dropped it.
         Arc::strong_count(&self.0) == 1 && !self.is_settled()
     }
 
@@ -152,6 +153,7 @@ impl UnreadableSearch {
 
     /// Stream and consumer were looked for, and may have been made anew: what is being looked at may be of the ones before.
     pub(crate) fn anew(&mut self, context: &Context, durable: &Durable) {
+        // Dropping the set aborts the look: what it finds would be of a stream that is no more.
         self.looking = JoinSet::new();
         if self.beginning.is_some() {
             self.look(context, durable, Scope::All);
@@ -194,6 +196,7 @@ impl UnreadableSearch {
         let left = self.held.iter().filter(|(_, _, held)| held.is_left());
         let left: Vec<u64> = left.map(|(sequence, ..)| *sequence).collect();
         self.looking.spawn(async move {
+            // Leases of what was given back are renewed first, since the look may take longer than they last.
             for sequence in left {
                 keep(&context, &durable, sequence).await;
             }
@@ -335,6 +338,7 @@ async fn some(
         }
         let which = Which::From(filter, next);
         let kept = leader::get(context, LOOKING, durable.of.name(), which).await?;
+        // The first message from `next` on stands beyond the part, so the whole part is done.
         let Some(kept) = kept.filter(|kept| kept.sequence <= last) else {
             next = next.max(last + 1);
             break;

@@ -116,6 +116,7 @@ impl Dispatch {
         let ours = of_replay_to_handler(letter, &parcel.replay);
         let sent = queue.give_back(letter, id_of(&parcel.once), ours).await;
         sent.map_err(|error| match error.kind() {
+            // An error of this kind may hide that the record was written, so that a successor has to look for it.
             StoreErrorKind::Unavailable => Unsent::Server(error),
             _ => Unsent::Letter(error),
         })
@@ -201,6 +202,7 @@ impl Dispatch {
         match find(&self.context, stream).await {
             Ok(None) => false,
             Ok(Some(info)) => info.config.subjects.iter().any(|kept| covers(kept, subject)),
+            // Where nobody says, the letter is tried again later rather than failed for good.
             Err(_) => true,
         }
     }

@@ -206,6 +206,7 @@ impl Entries for Follow {
             self.taken.push_back(first);
         }
         while self.taken.len() + self.read.len() < limit {
+            // Only what is here already joins the batch: letters that have come are not held back for more.
             match self.puller.next().now_or_never() {
                 Some(Ok(Some(fetched))) => self.taken.push_back(fetched),
                 _ => break,

@@ -41,6 +41,7 @@ impl NatsLetters {
         if let Some(before) = before.filter(|it| it.seen == seen && it.marked == marked) {
             return Ok(before);
         }
+        // A store in memory takes the copies of a death for one letter, as every other store does.
         let store = MemoryStore::new();
         let mut entries = ReadEntries::open(self.clone(), Range::all(), Says::Nothing).await?;
         fill(&mut entries, &store, u64::MAX).await?;

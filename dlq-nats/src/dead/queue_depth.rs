@@ -87,6 +87,7 @@ impl NatsLetters {
         while let Some(info) =
             consumers.try_next().await.map_err(|error| unwritable(OPERATION, error))?
         {
+            // One that is not durable is of a reader, which leaves no trace.
             if let Some(name) = &info.config.durable_name {
                 queue_depth.consumers.insert(name.clone(), Progress::of(&info));
             }

@@ -146,12 +146,14 @@ impl Reader {
                 return Ok(None);
             }
             let Some(consumer) = &self.consumer else { continue };
+            // A fetch ends at once where there is no more. Whoever follows waits for what comes.
             let batch = if self.left > 0 {
                 consumer.fetch().max_messages(most).max_bytes(bytes).messages().await
             } else if self.scan.follow {
                 let batch = consumer.batch().max_messages(most).max_bytes(bytes);
                 batch.expires(WATCH).messages().await
             } else if self.is_behind().await? {
+                // The consumer is made anew, since it may then be on a server that has the rest.
                 self.consumer = None;
                 continue;
             } else {

@@ -132,6 +132,7 @@ impl NatsIdempotency {
     ) -> Result<bool, StoreError> {
         let key = name(&token.consumer, &token.key);
         for turn in 0..TRIES {
+            // Without an entry, as where the bucket has removed it at its age, there is nothing left of the claim.
             let Some(seen) = self.see(&key, doing).await? else { return Ok(false) };
             // Somebody else has claimed the key since: a late word of the former owner changes nothing.
             let Some(record) = seen.record.filter(|_| seen.fence == token.fence) else {
@@ -291,7 +292,10 @@ impl Idempotency for NatsIdempotency {
             else {
                 break;
             };
+            // A watch waits for what comes next and never ends. The entry with none behind it is the last that is
+            // there.
             is_last = entry.delta == 0;
+            // What is not of ours is left alone, and so is the marker of an entry that was removed.
             let Ok(record) = serde_json::from_slice::<Record>(&entry.value) else { continue };
             let ended = buckets::timestamp(entry.created).after(record.span);
             let kept = if record.phase == Phase::Done { Duration::ZERO } else { KEEP_FREE };
@@ -302,6 +306,7 @@ impl Idempotency for NatsIdempotency {
             let subject = format!("{}{}", self.bucket.prefix, entry.key);
             let gone = self.bucket.stream.purge().filter(subject).sequence(entry.revision + 1);
             let gone = gone.await.map_err(|error| self.failed(PURGING, &error))?;
+            // Its history goes with it, and it is one key.
             purged += gone.purged.min(1);
         }
         Ok(purged)
@@ -341,12 +346,13 @@ fn name(consumer: &str, key: &[u8]) -> String {
     hash.update(consumer.as_bytes());
     hash.update(key);
     let mut readable = token(consumer);
-    // All ASCII.
+    // A token is ASCII, so that it can be cut anywhere.
     readable.truncate(64);
     format!("{readable}.{}", hash.finalize().to_hex())
 }
 
 async fn wait(turn: u32) {
+    // Mostly one other was faster, and has finished by the next try. Only a crowd is waited for.
     if turn > 2 {
         tokio::time::sleep(PAUSE).await;
     }

@@ -82,6 +82,7 @@ impl NatsOutbox {
     /// An outbox for the cluster `default`, with a sender of its own.
     pub fn new(jetstream: &impl JetStream) -> Self {
         let (context, api) = (jetstream.context(), jetstream.api());
+        // No other client makes an inbox of this name.
         let sender = context.client().new_inbox().replace("_INBOX.", "nats-").into();
         Self {
             context,

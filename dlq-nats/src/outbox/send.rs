@@ -107,6 +107,7 @@ impl NatsOutbox {
                 bytes += size;
                 match chunks.last_mut().filter(|last| last.len() < LETTERS && bytes <= BYTES) {
                     Some(last) => last.push((number, one)),
+                    // A letter that has more than `BYTES` by itself is a chunk of its own.
                     None => {
                         chunks.push(vec![(number, one)]);
                         bytes = size;
@@ -141,7 +142,8 @@ impl NatsOutbox {
                 Ok(consumers) => consumers,
                 Err(error) => return Err(Shut::Unknown(error.to_string())),
             };
-            // Who may not list streams sends less.
+            // A user who may not list streams is not told which of them copy this one. Fewer letters are sent then,
+            // and none that would be forgotten.
             let all = replay::streams(&self.context).await.unwrap_or_default();
             hears.extend(replay::copies(&all, name));
             wanted = Some(hears);
@@ -173,6 +175,8 @@ impl NatsOutbox {
         let heard = dispatch.inboxes.publish(publications, may);
         // What was sent just before `until` is answered soon after.
         let heard = timeout_at(until + dispatch.context.timeout(), heard).await;
+        // What was heard until then is dropped with the future. The letters are looked for before they are sent
+        // again.
         let heard = heard.unwrap_or_else(|_| vec![Heard::Nothing; parcels.len()]);
         let mut alone = Vec::new();
         for ((number, parcel), heard) in parcels.into_iter().zip(heard) {
@@ -245,6 +249,7 @@ fn answer(unsent: Unsent, stream: &str) -> Sent {
             Sent::Later(unavailable(text).with_source(error))
         }
         Unsent::Later(error) => Sent::Later(error),
+        // The server may have stored it all the same.
         Unsent::Server(error) => Sent::Unknown(error),
     }
 }

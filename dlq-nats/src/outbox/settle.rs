@@ -133,6 +133,7 @@ impl NatsOutbox {
         take: &mut (impl FnMut(&HeaderMap, Timestamp) -> bool + Send),
     ) -> Result<(), StoreError> {
         let (name, last) = (&info.config.name, info.state.last_sequence);
+        // Each message costs a request here, and there may be any number.
         let mut next = info.state.first_sequence.max(last.saturating_sub(LOOKED_AT));
         while next <= last {
             let message =

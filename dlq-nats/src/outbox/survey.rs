@@ -44,6 +44,7 @@ impl NatsOutbox {
                 continue;
             };
             let window = info.config.duplicate_window;
+            // The shortest window of all is the time within which each repeat is refused.
             survey.window = Some(survey.window.map_or(window, |least| least.min(window)));
             looked.extend(self.api.iter().flat_map(|api| replay::looks(api, &info)));
             let (queued, published): (Vec<&Address>, Vec<&Address>) =

@@ -119,6 +119,7 @@ impl Kind {
 
     pub(super) fn class(self) -> ErrorClass {
         match self {
+            // Nothing says that the message is at fault itself: its worker may have died, or it may never have run.
             Self::Exhausted | Self::Removed => ErrorClass::Transient,
             Self::Terminated => ErrorClass::Permanent,
         }

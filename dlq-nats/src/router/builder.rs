@@ -86,6 +86,7 @@ async fn watch_over(
 ) {
     let early = tokio::select! {
         biased;
+        // A stop that is asked for is no breakdown, also when a part ends at the same moment.
         () = stop => None,
         ended = parts.join_next() => ended,
     };
@@ -243,6 +244,7 @@ impl EventRouterBuilder {
         let puller = Puller::new(context.clone(), durable, PREFETCH);
         let reading = Reading {
             incoming: incoming(
+                // A router writes for many consumers: `try_route` sets the name for each letter.
                 Addressee::new(Arc::from("")),
                 key,
                 config.event_header.map(Arc::from),

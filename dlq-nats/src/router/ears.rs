@@ -113,7 +113,10 @@ pub(super) async fn plain(shared: Arc<RouterState>, client: Client) {
                 () = shared.stop.cancelled() => break,
                 message = beside(&mut tasks, &shared.counts, advisories.next()) => message,
             };
+            // The subscription has ended. The outer loop makes another one.
             let Some(Message { payload, .. }) = message else { break };
+            // Without room advisories wait in the subscription. What is dropped there is still in the stream of
+            // advisories.
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
             let (shared, room) = (Arc::clone(&shared), Arc::clone(&room));
             tasks.spawn(async move {

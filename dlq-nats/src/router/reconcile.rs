@@ -145,6 +145,8 @@ impl Reconciler {
         about: &About,
         created: &str,
     ) -> Result<u64, async_nats::Error> {
+        // The bucket is asked once for each consumer. A later mark of another router would only spare copies, which
+        // are refused.
         if !self.marks.contains_key(about) {
             let kept = self.open(shared).await?.get(key(about)).await?;
             let kept = kept.and_then(|kept| serde_json::from_slice::<Mark>(&kept).ok());

@@ -132,6 +132,7 @@ impl RouterState {
                 Err(error) => error,
             };
             self.counts.count(Event::Failed);
+            // A try that could only begin after the limit is not waited for.
             let is_over = Instant::now() + pause > until;
             if is_over || self.stop.run_until_cancelled(sleep(pause)).await.is_none() {
                 // The stream of advisories hands it out again; what a plain ear gives up, the durable one may still hear.
@@ -246,6 +247,8 @@ impl RouterState {
         let letter = letter_of(&delivery, advisory, has_payload);
         let class = letter.class;
         if let Some(store) = &self.store {
+            // An error leaves the stream without the letter as well, so that the advisory comes again and both are
+            // written.
             keep(store, &letter).await?;
         }
         let receipts = self.sink.put(vec![letter]).await?;

@@ -23,8 +23,9 @@ impl Query {
         let fingerprints: Vec<_> = filter.fingerprints.iter().map(ToString::to_string).collect();
         any(&mut self, "fingerprint", fingerprints.len(), || &fingerprints[..]);
         if let Some(text) = &filter.error {
-            self = self.push(" AND strpos(coalesce(t.error_search, t.error), ");
-            self = self.bind(searchable(text).as_str()).push(") > 0");
+            // An index of trigrams serves `LIKE`, where somebody has made one, and would not serve `strpos`.
+            self = self.push(" AND coalesce(t.error_search, t.error) LIKE ");
+            self = self.bind(containing(&searchable(text)).as_str());
         }
         if let Some(since) = filter.since {
             self = self.push(" AND t.created_at >= ").bind(since);
@@ -63,6 +64,18 @@ impl Query {
         }
         self
     }
+}
+
+/// Returns the pattern of `LIKE` for texts that contain this one, every character literal.
+fn containing(text: &str) -> String {
+    let mut pattern = String::from("%");
+    for character in text.chars() {
+        if matches!(character, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern + "%"
 }
 
 /// Returns true if the filter only asks for facts that the table of counts has.

@@ -230,6 +230,7 @@ pub async fn a_future_that_is_dropped_loses_nothing<F: BrokerFixture>(check: Che
         // Asked once and dropped, at each step anew.
         let fed = match feed.next(3).now_or_never() {
             Some(fed) => fed.expect("letters come"),
+            // A broker over a network may never answer within one poll, so that some calls are awaited.
             None if dropped < 200 => {
                 tokio::task::yield_now().await;
                 continue;
@@ -263,6 +264,7 @@ pub async fn the_mark_is_there_from_the_first_moment<F: BrokerFixture>(check: Ch
         confirmed = now;
     }
     drop(feed);
+    // A broker may show its mark a while after it has answered.
     let told = async {
         while check.fixture.marks().await[0].confirmed < 6 {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

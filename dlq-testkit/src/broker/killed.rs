@@ -108,6 +108,7 @@ async fn stored<F: BrokerFixture>(check: &Check<F>, steps: u32) {
     let check = check.beside(steps).await;
     let letters = check.bury(0..LETTERS).await;
     let replay = check.fixture.replay(&letters, spec(1));
+    // The store is filled from what the broker shows, however far this has come.
     let _ = run_for(steps, pin!(F::run(&replay, pending(), |_, _| {}))).await;
     let store = MemoryStore::new();
     let feed = check.fixture.feed("memory", true).await.expect("a feed is opened");

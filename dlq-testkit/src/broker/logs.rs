@@ -151,6 +151,7 @@ pub async fn a_reading_for_ever_goes_on<F: LogFixture>(check: Check<F>) {
             buried += 3;
         }
         if seen.len() < buried as usize {
+            // Awaited once in a while: over a network one poll may never be enough.
             seen.extend(letters(&next::<F>(&mut entries, 2).await));
         }
     }

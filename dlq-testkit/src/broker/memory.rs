@@ -160,6 +160,7 @@ impl BrokerHandle {
         if self.has(Flaw::ListsOutOfOrder) && at == 0 {
             at = 1_000;
         }
+        // An entry is a second younger than the one before it, which `number_at` counts on.
         let at = Timestamp::from_millis(BEGIN + 1_000 * at);
         let replays = letter.state.replays;
         let mut state = born(at);
@@ -235,6 +236,7 @@ impl Log for MemoryLog {
         let last =
             range.last.map_or(usize::MAX, |last| usize::try_from(last).unwrap_or(usize::MAX));
         let since = range.since.map_or(0, number_at);
+        // There is one partition, so that a range begins at one place at most.
         let mut from = range.from.first().map_or(0, at).max(end.saturating_sub(last)).max(since);
         if self.place.has(Flaw::IgnoresRange) {
             from = 0;
@@ -444,6 +446,7 @@ impl Entries for MemoryEntries {
         loop {
             let fed = self.fed(limit);
             if self.leaves_mark && self.place.has(Flaw::LosesWhenDropped) {
+                // Whoever drops the future here drops what was taken.
                 tokio::task::yield_now().await;
             }
             if !fed.is_empty() || self.ends {

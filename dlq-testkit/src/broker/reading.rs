@@ -27,6 +27,8 @@ async fn both<F: BrokerFixture>(check: &Check<F>) -> (F::Letters, MemoryStore) {
     letters.extend([other, died_again(&varied(3))]);
     for letter in &letters {
         store.put(vec![letter.clone()]).await.expect("a store in memory takes it");
+        // Letters of one time would stand in the order of their ids in a store, and in that of their places at a
+        // broker.
         clock.advance(Duration::from_secs(1));
     }
     check.bury_in_order(letters).await;

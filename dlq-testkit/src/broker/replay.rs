@@ -24,6 +24,7 @@ fn sent() -> Filter {
 pub async fn g6_what_was_sent_is_not_sent_again<F: BrokerFixture>(check: Check<F>) {
     let letters = check.bury(0..10).await;
     assert_eq!(check.run(ReplaySpec::to_origin(1).limit(4)).await.sent, 4);
+    // From here on only the ledger keeps a letter from being sent twice.
     check.fixture.forget().await;
     assert_eq!(letters.count(sent()).await.expect("letters are counted"), 4);
     let stats = letters.stats(Filter::new()).await.expect("letters are counted");
@@ -161,6 +162,7 @@ pub async fn the_oldest_are_sent_first<F: BrokerFixture>(check: Check<F>) {
             }
         });
         assert!(report.await.expect("a replay is run").is_complete());
+        // Answers come in any order, so that it counts which letters went, and not when.
         let (mut first, mut wanted) = (told.clone(), letters[..told.len()].to_vec());
         first.sort_unstable();
         wanted.sort_unstable();

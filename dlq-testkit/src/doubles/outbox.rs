@@ -101,6 +101,7 @@ impl<O> FaultyOutbox<O> {
     }
 
     async fn die<T>(&self) -> T {
+        // A permit is left, so that a death that nobody waits for yet is seen later.
         self.told.died.notify_one();
         std::future::pending().await
     }
@@ -114,6 +115,7 @@ impl<O: Outbox> FaultyOutbox<O> {
     /// The errors of the outbox underneath.
     pub async fn deliver_late(&self) -> Result<Vec<Sent>, StoreError> {
         let late = std::mem::take(&mut self.script().late);
+        // The lease that these were sent under is over, and the outbox underneath refuses what is too late.
         self.inner.send(late, Instant::now() + Duration::from_secs(60)).await
     }
 }

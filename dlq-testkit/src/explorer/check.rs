@@ -113,6 +113,7 @@ fn honest(world: &World, story: usize, letter: &DeadLetter) {
     let least = match letter.reason {
         Reason::Exhausted => world.scenario.policy.max_attempts() as usize,
         Reason::Permanent if !undecoded => 1,
+        // Any other reason can be true of a message that never reached its handler: a process may die before.
         _ => 0,
     };
     if made < least {

@@ -193,6 +193,7 @@ impl Process {
             Some(Fault::Freeze) => self.freeze().await,
             Some(Fault::CrashAfter | Fault::Unheard | Fault::Gone | Fault::Broken) => {}
         }
+        // Looked up before others go on: a call that is on its way when the store goes still has its effect.
         let lost = self.world.gate.lost_store().filter(|_| is_of_the_store(what));
         // A request travels, and so does its answer: others go on meanwhile.
         yield_now().await;

@@ -43,6 +43,7 @@ pub(super) fn run(
     (flaw, conflicts): (Option<Flaw>, Option<u64>),
     plan: &Plan,
 ) -> Case {
+    // On one thread, and with time that passes only when all wait, the same plan takes the same steps.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -151,6 +152,7 @@ async fn rest(world: &World, since: Instant) {
             continue;
         }
         if !world.is_at_rest() {
+            // A world can also come to rest by time alone, without a step to wake this.
             let _ = timeout(Duration::from_secs(3_600), stepped).await;
             continue;
         }

@@ -25,7 +25,9 @@ const REPLAY: Order = Order::Replay { canary: None, max_replays: 10 };
 /// The scenarios that the consumer of `dlq-tower` is held to.
 #[must_use]
 pub fn scenarios() -> Vec<Scenario> {
+    // Longer than any wait in the process, so that the retry goes over a record.
     let long = Duration::from_secs(60);
+    // Beside most of them is a healthy message, to show that a fault of one is not paid for by another.
     vec![
         Scenario::new("success", [healthy(1), healthy(2)]),
         Scenario::new("late_success", [Story::new(1, &[Act::SucceedLate], HANDLED), healthy(2)]),
@@ -271,6 +273,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 Story::new(1, &[Act::Permanent], HANDLED).then(&[Act::Succeed]),
                 Story::new(2, &[Act::Permanent], PERMANENT)
                     .forged(Forgery::Claimed { number: 1, generation: 5 }),
+                // At the end of its range a generation must not overflow when the message dies once more.
                 Story::new(3, &[Act::Permanent], PERMANENT)
                     .forged(Forgery::Claimed { number: 1, generation: u32::MAX - 1 }),
             ],

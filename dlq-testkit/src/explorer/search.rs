@@ -154,6 +154,7 @@ fn applies(fault: Fault, what: &str) -> bool {
         ("receive", Fault::CrashAfter | Fault::Hang | Fault::Unheard | Fault::Slow) => false,
         // A handler's errors are its own, and are in its story.
         ("handle", Fault::Error | Fault::Hang | Fault::Unheard) => false,
+        // At any other step it would be the same as at the next call of the store.
         (_, Fault::Gone | Fault::Broken) => is_of_the_store(what),
         _ => true,
     }

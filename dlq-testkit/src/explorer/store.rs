@@ -66,6 +66,7 @@ impl Sink for SteppedSink {
         }
         let effect = || async {
             world.takes(&letters)?;
+            // What the headers cannot carry is lost here, as it is at a real broker.
             let read = letters.into_iter().map(over_the_stream).collect::<Result<_, _>>()?;
             self.inner.put(read).await
         };

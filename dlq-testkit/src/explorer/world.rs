@@ -79,6 +79,8 @@ struct Tally {
 
 /// Returns the position of a story at the broker.
 fn position(story: usize) -> Position {
+    // A broker counts from 1, and what is kept back stands last in a scenario, so that it is published in this order
+    // too.
     Position::Offset(story as u64 + 1)
 }
 
@@ -98,6 +100,7 @@ impl World {
         let idempotency = MemoryIdempotency::new().clock(clock.clone());
         for story in &scenario.stories {
             if let Some(lease) = story.held_elsewhere {
+                // The claim is dropped as by a consumer that has died: only the end of its lease frees the key.
                 let _ = now(idempotency.claim(CONSUMER.into(), story.key.clone().into(), lease));
             }
         }
@@ -214,6 +217,7 @@ impl World {
             Record::Stream => self.sink.get(id),
             Record::Store | Record::StoreAndQueue => now(self.store.get(id)),
         };
+        // Without forgeries a row under any other id is a flaw, which `check` has to be left to see.
         if !self.scenario.has_forgeries() {
             return get(own);
         }
@@ -335,6 +339,7 @@ impl World {
     /// A process stands still until then.
     pub(super) fn frozen_until(&self, thaws: Instant) {
         let mut tally = self.tally();
+        // Of two that stand still, the last to thaw is waited for.
         tally.frozen_until = tally.frozen_until.max(Some(thaws));
     }
 
@@ -351,6 +356,7 @@ impl World {
 
     /// G5: what was sent earlier with the same key and can be handled has been.
     fn in_order(&self, story: usize) {
+        // Two processes may have messages of one key for a while, which no order within a process can rule out.
         if !self.scenario.ordered || !self.gate.plan.keeps_the_process() {
             return;
         }
@@ -438,6 +444,7 @@ impl World {
         if unsettled.iter().any(|message| waits.is_none() || message.id() != waits) {
             return false;
         }
+        // Without a store all that waits is in the broker's retry queue, and is unsettled there.
         if self.scenario.record == Record::Stream {
             return true;
         }

@@ -325,6 +325,7 @@ pub async fn a_canary_waits_for_news<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.operation(&operation).await.state, OperationState::Running);
     let stopped = check.start(to_origin()).await;
     assert_eq!(stopped.progress.total, 0, "all three are held");
+    // The rest is on its way by now, so that a canary's death comes too late to stop it.
     check.put_one(&died_again(&letters[0])).await;
     assert_eq!(check.operation(&operation).await.state, OperationState::Running);
 }

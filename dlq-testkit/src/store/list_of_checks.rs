@@ -39,7 +39,8 @@ macro_rules! store_conformance {
                 many_letters_come_as_they_were_asked_for,
                 a_prefix_finds_what_begins_with_it,
                 a_prefix_is_answered_within_the_limit,
-                an_odd_prefix_finds_nothing;
+                an_odd_prefix_finds_nothing,
+                a_search_finds_what_messages_hold;
             lists:
                 the_newest_comes_first,
                 both_orders_are_the_same_list,

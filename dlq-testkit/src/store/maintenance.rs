@@ -213,6 +213,7 @@ pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(4).await;
     let operation = check.start(OperationSpec::replay(Filter::new()).limit(2)).await;
     check.control(&operation, Control::Pause).await;
+    // The second pause changes nothing, and is no entry.
     check.control(&operation, Control::Pause).await;
     check.control(&operation, Control::Resume).await;
     check.control(&operation, Control::Cancel).await;
@@ -245,6 +246,7 @@ pub async fn every_action_is_audited<F: StoreFixture>(check: Check<F>) {
     for entry in &entries {
         let json = serde_json::from_str::<serde_json::Value>(&entry.subject);
         assert!(json.is_ok(), "`{}` is JSON", entry.subject);
+        // A deduplication is asked for without an actor.
         if entry.action != "deduplicate" {
             assert_eq!(entry.by, by());
         }

@@ -1,6 +1,8 @@
 //! Reading single letters and finding them by the beginning of their id.
 
-use dlq_core::LetterId;
+use dlq_core::search::{Search, SearchRequest};
+use dlq_core::store::Mark;
+use dlq_core::{Filter, LetterId, Order, Status};
 
 use super::check::powers::*;
 use super::{Check, StoreFixture};
@@ -60,5 +62,59 @@ pub async fn an_odd_prefix_finds_nothing<F: StoreFixture>(check: Check<F>) {
     let longer = format!("{}0", ids[0]);
     for digits in ["%", "_", "g", "é", " ", "\0", "'", "0x", longer.as_str()] {
         assert_eq!(found(&check, digits, 10).await, [], "`{digits}`");
+    }
+}
+
+/// A search reads every letter once, whatever the parts in which it goes on, and finds what the conditions say. The letters
+/// that it found are a filter.
+pub async fn a_search_finds_what_messages_hold<F: StoreFixture>(check: Check<F>) {
+    let letters = check.bury_at_once(40).await;
+    check.mark(letters[2].id, Mark::Resolved).await;
+    let searches = [
+        Search::new().key("customer-3").key("customer-5"),
+        Search::new().header("TRACE", "t-4"),
+        Search::new().field("order", "17"),
+        Search::new().payload("\"ORDER\":2"),
+        Search::new().payload("\"order\":2").key("customer-2"),
+        Search::new().payload("nowhere"),
+    ];
+    for search in searches {
+        for order in [Order::NewestFirst, Order::OldestFirst] {
+            let listed = check.ids(&Filter::new(), order).await;
+            let meant = |id: &LetterId| letters.iter().any(|it| it.id == *id && search.matches(it));
+            let expected: Vec<_> = listed.into_iter().filter(meant).collect();
+            for (limit, read_at_most) in [(1, 7), (3, 1_000), (1_000, 9), (1_000, 1_000)] {
+                let parts = SearchRequest::new().order(order);
+                let parts = parts.limit(limit).read_at_most(read_at_most);
+                let (found, read) = searched(&check, &search, parts).await;
+                assert_eq!(found, expected, "{search:?}, {parts:?}");
+                assert_eq!(read, 40, "{search:?}, {parts:?}");
+            }
+            let only = Filter::new().only(expected.clone());
+            assert_eq!(check.ids(&only, order).await, expected, "{search:?}");
+            assert_eq!(check.count(only).await, expected.len() as u64, "{search:?}");
+        }
+    }
+    let pending = Filter::new().with_status(Status::Resolved);
+    let search = Search::new().payload("order");
+    let page = search.page(&check.store, pending, SearchRequest::new()).await;
+    let page = page.expect("search answers");
+    assert_eq!((page.letters.len(), page.read, page.next), (1, 1, None), "the filter counts too");
+}
+
+/// The letters that a search finds in all of its parts, and the number of those that it read.
+async fn searched<F: StoreFixture>(
+    check: &Check<F>,
+    search: &Search,
+    mut part: SearchRequest,
+) -> (Vec<LetterId>, u64) {
+    let (mut found, mut read) = (Vec::new(), 0);
+    loop {
+        let page = search.page(&check.store, Filter::new(), part).await.expect("search answers");
+        assert!(page.letters.len() <= part.limit as usize && page.read <= part.read_at_most);
+        found.extend(page.letters.iter().map(|letter| letter.id));
+        read += page.read;
+        let Some(next) = page.next else { return (found, read) };
+        part = part.after(next);
     }
 }

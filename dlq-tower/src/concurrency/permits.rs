@@ -44,6 +44,7 @@ impl Permits {
     #[inline]
     fn try_take(&self) -> bool {
         let less = |state: usize| state.checked_sub(FREE);
+        // Acquire here and release in `give`: what the attempt before wrote is seen by the next one.
         self.state.fetch_update(Acquire, Relaxed, less).is_ok()
     }
 

@@ -178,6 +178,7 @@ impl ConsumerState {
         let outcome = self.will_be(&message.delivery, &disposition);
         let InFlight { delivery, mut settle, key, place, .. } = message;
         if let Some(settled) = settle.settle_now(&disposition) {
+            // What the message used is reused by the next one, which saves the allocation and the lock.
             (kept.turn, kept.hand) = (Some(own), Some(hand));
             let outcome = self.settled(settled, outcome, &delivery);
             return Begun::Ended(Fate { outcome, route_errors: 0 }, place);
@@ -213,7 +214,7 @@ impl Settles {
         };
         let outcome = shared.settled(settled, self.outcome, &self.delivery);
         if outcome == Outcome::Deferred && shared.stop.is_cancelled() {
-            // Apart, since it is rare, and large in memory.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             Box::pin(shared.explain(&self.delivery)).await;
         }
         Fate { outcome, route_errors: 0 }

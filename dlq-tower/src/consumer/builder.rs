@@ -168,6 +168,7 @@ impl<From> ConsumerBuilder<From> {
     /// [retry queue](Self::retry_queue), what is due in it comes back to the handler, and it keeps the
     /// [crash marks](Self::crash_marks) unless others do.
     pub fn dead_letters(mut self, store: impl Store + Clone) -> Self {
+        // Marks that were given by themselves win, in whichever order the two are set.
         self.settings.marks.get_or_insert_with(|| BoxCrashMarks::new(store.clone()));
         self.store = Some(BoxStore::new(store));
         self
@@ -427,8 +428,10 @@ impl ConsumerBuilder {
                 if let Some(retry_queue) = retry_queue {
                     layer = layer.retry_queue(retry_queue);
                 } else if let (Some(store), Some(queue)) = (&store, &queue) {
+                    // What this process itself writes wakes its source, which else asks once in a while.
                     layer = layer.retry_queue(WakingRetryQueue::new(store.clone(), queue.waker()));
                 }
+                // The caller's adjustment comes last, so that it wins over what was set above.
                 if let Some(adjust) = routing {
                     layer = adjust(layer);
                 }

@@ -32,7 +32,7 @@ pub(super) fn go_on(
             if settle.lease().is_none() {
                 run.await
             } else {
-                // Apart, since most of it is the lease's.
+                // Boxed: most of it is the lease's, and a message without one does not carry that.
                 let kept = Box::pin(async {
                     let mut leased = Leased::new(settle, since);
                     let ended = leased.keep(run.as_mut()).await;
@@ -44,7 +44,7 @@ pub(super) fn go_on(
             }
         };
         let Some(ended) = ended else {
-            // Apart, since it is rare, and large in memory.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             let outcome = Box::pin(shared.cut_off(settle, &delivery, None)).await;
             return Fate { outcome, route_errors: 0 };
         };
@@ -52,7 +52,7 @@ pub(super) fn go_on(
         if let Some(release) = ran.owes {
             // Its run has ended, and what comes now may take as long as a lease.
             ran.turn = None;
-            // Apart, since it is rare, and large in memory.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             let changed = Box::pin(async {
                 let mut leased = Leased::new(settle, since);
                 match shared.change_counts(&mut leased, &mut ran, release).await {

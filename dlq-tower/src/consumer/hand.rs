@@ -321,6 +321,7 @@ impl Hand {
     /// Keeps the right to run until the handler has ended or waits, as it may already.
     pub(super) fn keep(&self, turn: Turn) {
         let mut held = self.held();
+        // A turn that comes too late is dropped here, since nobody would give it back later.
         if !held.rests && !self.has_run.load(Ordering::Relaxed) {
             held.turn = Some(turn);
         }

@@ -57,6 +57,7 @@ impl Purging {
                         "idempotency keys that were kept long enough could not be removed"
                     ),
                 }
+                // Handlers have the store to themselves for as long as this took.
                 sleep(began.elapsed().max(BETWEEN)).await;
             }
             left = again;

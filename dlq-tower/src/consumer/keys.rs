@@ -80,6 +80,7 @@ impl Tails {
     fn one_less(&mut self, lines: &Lines) {
         self.waiting = self.waiting.saturating_sub(1);
         lines.shown.set(self.waiting as f64);
+        // Not at once when there are fewer, or a number about the limit would warn again and again.
         if self.waiting <= lines.many / 2 {
             self.has_warned = false;
         }
@@ -100,6 +101,7 @@ impl KeyTurn {
     /// Waits until every message of the key that entered before has left. Dropping the future loses nothing.
     pub(super) async fn first(&mut self) {
         if let Some(before) = &mut self.before {
+            // Nothing is ever sent: an error is the end of the one before.
             let _ = before.await;
             self.waits_no_more();
         }

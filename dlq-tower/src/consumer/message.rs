@@ -215,7 +215,7 @@ pub(super) async fn handle(
             // The broker is told nothing: the message belongs to whoever has it now.
             Err(Left::Elsewhere) => return Fate { outcome: Outcome::Unsettled, route_errors },
             Err(Left::CutOff(unmark)) => {
-                // Apart, since it is rare, and large in memory.
+                // Boxed: this path is cold, and boxing keeps the hot future small.
                 let ended = Box::pin(shared.cut_off(settle.into_inner(), &delivery, unmark));
                 return Fate { outcome: ended.await, route_errors };
             }
@@ -225,7 +225,7 @@ pub(super) async fn handle(
         if let Some(release) = ran.owes {
             // Its run has ended, and what comes now may take as long as a lease.
             ran.turn = None;
-            // Apart, since it is rare, and large in memory.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             if Box::pin(shared.change_counts(&mut settle, &mut ran, release)).await.is_err() {
                 // The stop has cut the message off, and it has not crashed: the next process is told so (G3).
                 let delivery = &ran.delivery;
@@ -249,7 +249,7 @@ pub(super) async fn handle(
         // A duplicate's letter does no harm: its replay is a duplicate, too.
         let is_success = matches!(ran.disposition, Disposition::Succeeded);
         if is_success && shared.may_have_letter(&delivery) {
-            // Apart, since it is rare, and large in memory.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             settle.keep(Box::pin(shared.resolve(&delivery))).await;
         }
         let outcome = shared.settle(settle, &delivery, ran.disposition).await;
@@ -506,7 +506,8 @@ impl ConsumerState {
             Ok(_) => {
                 let death = death_of(delivery);
                 if let Some(Owed { left, .. }) = self.suspects.owed(death.letter) {
-                    // Who has the message next does not know of it. Apart, since it is rare, and large in memory.
+                    // Who has the message next does not know of it. Boxed: this path is cold, and boxing keeps the
+                    // hot future small.
                     let unmark = Unmark { death, left };
                     let _ = Box::pin(timeout(UNMARKING, self.unmark(unmark))).await;
                 }

@@ -178,6 +178,7 @@ impl ConsumerBuilder<Described> {
     fn own_name(&self) -> Result<Arc<str>, InvalidConfig> {
         let names = self.naming()?.names();
         let own = names.first().cloned().unwrap_or_default();
+        // A handler that is called so on purpose has this one name; only a router has more.
         let is_default = *own == *router::DEFAULT_NAME && names.len() > 1;
         if is_default && self.from.transport.consumer_name().is_none() {
             return Err(InvalidConfig::consumer(

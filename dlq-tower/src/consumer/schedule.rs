@@ -72,6 +72,7 @@ impl<C: Claims> Scheduling<C> {
             let (letters, again) = self.claims.run_schedule(run).await?;
             if letters > 0 {
                 tracing::info!(consumer, letters, "the automatic schedule sent letters back");
+                // The source of the store sleeps until something falls due, and what was sent back is due now.
                 self.waker.notify_one();
             }
             wait = wait.min(again);

@@ -294,6 +294,7 @@ impl Program {
             return delivery;
         }
         let name = guarded("name_for", &delivery, || self.naming.name_for(&delivery));
+        // A letter needs some name, also where the function that should tell it has panicked.
         match name.or_else(|| self.naming.names().into_iter().next()) {
             // To change it is to copy it, where it has been handed on.
             Some(name) if *name != *delivery.consumer() => delivery.with_consumer(name),
@@ -304,6 +305,7 @@ impl Program {
     /// In whose line the delivery stands; or the panic of the function that was to say so.
     pub(super) fn order_key(&self, delivery: &Delivery) -> Result<Option<Bytes>, Box<Failure>> {
         let key = catch_unwind(AssertUnwindSafe(|| self.naming.order_key(delivery)));
+        // It would panic again for the same message, however often that comes.
         key.map_err(|payload| Box::new(failure_of(payload, ErrorClass::Permanent)))
     }
 

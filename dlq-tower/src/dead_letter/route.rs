@@ -124,12 +124,13 @@ impl Inner {
         put: Result<Receipt, StoreError>,
     ) -> Result<Receipt, StoreError> {
         let (Err(refused), Some(parking)) = (&put, &self.parking) else { return put };
+        // What passes is no reason to park: the letter is written to its own place when the message comes again.
         if !is_refusal(refused.kind()) {
             return put;
         }
         let mut parked = letter.clone();
         parked.attributes.insert(PARKED.to_owned(), dlq_core::bounded(&format!("{by}: {refused}")));
-        // Apart, since it is rare, and large in memory.
+        // Boxed: this path is cold, and boxing keeps the hot future small.
         let receipt = Box::pin(parking.put(&parked)).await?;
         tracing::error!(
             death = %letter.death(), by, error = %refused,
@@ -200,7 +201,7 @@ impl Inner {
                         attempts,
                         crashes: delivery.crashes(),
                     };
-                    // Apart, since it is rare, and large in memory.
+                    // Boxed: this path is cold, and boxing keeps the hot future small.
                     return Box::pin(self.bury(delivery, given_up, Vec::new())).await;
                 }
                 Err(error) => {

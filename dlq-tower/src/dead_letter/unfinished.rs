@@ -123,6 +123,7 @@ impl Unfinished {
         let mut memory = self.memory();
         let of = memory.deaths.entry(death).or_default();
         match of.iter_mut().find(|(known, _)| *known == which) {
+            // It keeps its place in the order, which only bounds how many are remembered.
             Some((_, known)) => *known = routing,
             None => {
                 of.push((which, routing));

@@ -152,6 +152,7 @@ impl Writer {
             // The sink cannot be reached: alone, each letter would fail of the same.
             Err(error) if error.is_transient() => fail_all(answers, &Arc::new(error)),
             Err(error) => match <[_; 1]>::try_from(answers) {
+                // A batch of one was alone already.
                 Ok([answer]) => drop(answer.send(WriteResult::Failed(error))),
                 Err(answers) => {
                     tracing::warn!(%error, letters = answers.len(), "a batch of letters was refused; each is written alone");

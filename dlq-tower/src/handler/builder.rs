@@ -334,11 +334,13 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let mut taken = match idempotency.as_ref().and_then(|store| store.store_identity()) {
             Some(store) => {
                 let names = std::iter::once(&name).chain(&aliases).cloned();
+                // They are free again where a later step fails, since `taken` is dropped with the error.
                 Taken::names(&store, names, known)?
             }
             None => Vec::new(),
         };
         let variables = settings.env.as_ref().map(|env| env::own(&env.prefix, &name));
+        // Variables from a file or a test are read by this handler alone.
         if let Some(prefix) = &variables
             && settings.env.as_ref().is_some_and(|env| env.is_shared)
         {
@@ -368,6 +370,7 @@ impl<H, S, C, I> HandlerBuilder<H, S, C, I> {
         let permits = concurrency.map(ConcurrencyLayer::new);
         let stages = Stages { guard, limit, once, permits, retry };
         let layers = settings.layers.clone();
+        // It is kept, so that a router can put its own layers around the function later.
         let compose: Compose = Arc::new(move |layers| stages.around(function.clone(), layers));
         let service = compose(&layers);
 
@@ -406,6 +409,7 @@ impl<I: Idempotency> Stages<I> {
         S: Clone + Send + Sync + 'static,
         S::Future: Send + 'static,
     {
+        // Without layers nothing is erased, which would cost a box for each attempt.
         if layers.is_empty() {
             return self.outer(self.inner(function));
         }
@@ -454,6 +458,7 @@ impl Settings {
             if *is_shared {
                 env::check(prefix, &name, env::variables())?;
             }
+            // The environment wins over the configuration, and both win over code.
             overrides = env::overrides(prefix, &name, &**lookup)?.or(overrides);
         }
         let HandlerOverrides { timeout, concurrency, .. } = overrides;

@@ -79,6 +79,7 @@ pub(super) fn check(prefix: &str, name: &str, variables: Vec<String>) -> Result<
     let is_distinct = !all(prefix).is_empty() && variable(name).contains('_');
     for found in variables {
         let Some(rest) = found.strip_prefix(&own) else { continue };
+        // The variables of a handler `a.b` begin like those of a handler `a`.
         let is_of_another = |setting: &&str| {
             rest.strip_suffix(setting).is_some_and(|handler| handler.ends_with('_'))
         };

@@ -31,6 +31,7 @@ pub struct Judge<C>(pub C);
 impl<E, C: Classifier<E>> Classifier<Failed<E>> for Judge<C> {
     fn classify(&self, failed: &Failed<E>) -> Classification {
         match failed {
+            // The same bytes are rejected at the next attempt too.
             Failed::Rejected(_) => Classification::permanent(),
             Failed::Handler(error) => self.0.classify(error),
         }

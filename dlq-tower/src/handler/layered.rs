@@ -242,6 +242,7 @@ where
                             Setback::Deferred { after, why }
                         }
                         Ok(Poll::Pending) => {
+                            // It is made only where the service is not ready at once, which is rare.
                             if stop.is_none() {
                                 *stop = delivery.as_ref().and_then(stopped).map(Box::pin);
                             }

@@ -94,6 +94,7 @@ impl HandlerStack {
             return self.clone();
         }
         let layers = self.shared.layers.within(outer);
+        // Layers stand inside the stages, so that all of it is composed anew.
         let service = (self.shared.compose)(&layers);
         Self::new(Inner { service, layers, ..(*self.shared).clone() })
     }

@@ -137,6 +137,7 @@ impl<I: Idempotency> Claimed<I> {
         async move {
             let Some(token) = token else { return std::future::pending().await };
             loop {
+                // A third of the lease leaves time for two more tries where one fails.
                 tokio::time::sleep((shared.lease / 3).max(SHORTEST)).await;
                 match shared.store.extend(token.clone(), shared.lease).await {
                     Ok(true) => {}

@@ -71,6 +71,7 @@ impl<I: Store> Keys for Kept<I> {
                 return Ok(None);
             };
             let consumer = Arc::clone(shared.consumer(delivery));
+            // Counts are changed under a claim, so that no run of another message with the key is cut into.
             match shared.store.claim(consumer, key, shared.lease).await? {
                 IdempotencyClaim::Done { .. } => Ok(None),
                 IdempotencyClaim::InFlight { remaining } => Ok(Some(shared.at_most(remaining))),

@@ -143,6 +143,8 @@ where
         // Former names are looked up through the store's futures.
         let immediate = if shared.former.is_empty() { shared.store.immediate() } else { None };
         let Some(store) = immediate else {
+            // The service that is ready goes into the future, with the permit that it may hold. Its clone may not be
+            // ready.
             let clone = self.inner.clone();
             let ready = std::mem::replace(&mut self.inner, clone);
             return Err(Box::pin(once(Arc::clone(shared), ready, delivery, key)));
@@ -280,6 +282,7 @@ impl<I: Store> Inner<I> {
             Box::pin(async move {
                 let (mut pause, mut remaining) = (Growing::new(FIRST_ASK, LAST_ASK), remaining);
                 loop {
+                    // Where the lease ends the store is asked, and no later: a holder that has died tells nobody.
                     let pause = pause.next().min(remaining.max(FIRST_ASK));
                     tokio::select! {
                         biased;
@@ -315,6 +318,8 @@ fn continued(
     if max_crashes > 0 && crashes >= max_crashes {
         return Err(Setback::Crashed { crashes });
     }
+    // Either may know more: the delivery counts attempts made before a key was forgotten, the key those of a process
+    // that died.
     let attempt = delivery.attempt().max(attempts.saturating_add(1));
     let delivery = delivery.with_attempt(attempt);
     if crashes <= delivery.crashes() {

@@ -35,6 +35,7 @@ impl Waiters {
         }
         let (keys, ended) = (Arc::clone(&self.0), CancellationToken::new());
         let waiter = Arc::new(Waiter { keys, key: key.clone(), ended });
+        // Held weakly, so that a key is forgotten with the last of those who wait for it.
         waited_for.insert(key, Arc::downgrade(&waiter));
         self.0.count.store(waited_for.len(), Ordering::SeqCst);
         waiter

@@ -201,6 +201,7 @@ impl Inner {
             "an attempt failed"
         );
         let (class, cause) = (failure.class, failure.cause);
+        // The history is copied at the first failure only, since most messages have none.
         history.get_or_insert_with(|| delivery.history().clone()).push(attempt);
         match next {
             Ok(delay) => {

@@ -97,6 +97,7 @@ impl<C: Claims> Settle for StoreSettle<C> {
                 Ok(())
             }
             Err(error) => {
+                // A store that does not answer takes no release either. The claim then ends with its lease.
                 if !error.is_transient() {
                     self.give_back(&error, give_up).await;
                 }

@@ -223,6 +223,7 @@ impl PartialEq for Backoff {
         match (self, other) {
             (Self::Custom(left), Self::Custom(right)) => Arc::ptr_eq(left, right),
             (Self::Custom(_), _) | (_, Self::Custom(_)) => false,
+            // The text form of the others has every setting.
             _ => self.to_string() == other.to_string(),
         }
     }

@@ -162,6 +162,7 @@ impl Batch {
     pub(super) fn add(self: &Arc<Self>, client: &Native, entry: Entry) -> Result<(), KafkaError> {
         let mut state = lock(&self.state);
         let is_busy = state.under_way >= APART && state.begun.elapsed() >= self.joins;
+        // It goes behind what is kept or being given, so that the records of a partition keep their order.
         if state.gives || !state.is_closed && (is_busy || !state.kept.is_empty()) {
             state.kept.push_back(entry);
             return Ok(());
@@ -172,6 +173,7 @@ impl Batch {
         state.under_way += 1;
         drop(state);
         let given = self.give(client, entry);
+        // It is not under way after all, which may be what the next batch waits for.
         if given.is_err() && self.ended() {
             self.go_on(client);
         }
@@ -214,6 +216,7 @@ impl Batch {
             let Refused { error, entry } = *refused;
             let mut state = lock(&self.state);
             state.under_way = state.under_way.saturating_sub(1);
+            // It goes back in front, so that the order stays. `Batches::look` tries it again.
             if is_full(&error) && entry.since.elapsed() < FULL && !state.is_closed {
                 state.kept.push_front(entry);
                 state.gives = false;

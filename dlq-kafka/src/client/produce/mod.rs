@@ -193,7 +193,7 @@ impl Producer {
     pub(crate) async fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
         match self.send_by(&self.inner, outgoing).await {
             Ok(()) => Ok(()),
-            // Apart, since it is rare, and large in memory.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             Err(unwritten) => Box::pin(self.send_again(outgoing, unwritten)).await,
         }
     }
@@ -210,6 +210,7 @@ impl Producer {
                 let Ok(count) = self.partitions(outgoing.topic).await else {
                     return Err(Unwritten::Failed(error));
                 };
+                // Records of one partition stay together in one that is there.
                 let partition = outgoing.partition.map(|partition| partition % count);
                 self.send_by(&self.inner, &Outgoing { partition, ..*outgoing }).await
             }
@@ -232,7 +233,7 @@ impl Producer {
     async fn send_with(&self, client: &Client, outgoing: &Outgoing<'_>) -> Result<(), Unwritten> {
         let told = match client.take(outgoing)? {
             Some(told) => told,
-            // Apart, since it is rare, and large in memory.
+            // Boxed: this path is cold, and boxing keeps the hot future small.
             None => Box::pin(client.take_when_there_is_room(outgoing)).await?,
         };
         let told = told.await;

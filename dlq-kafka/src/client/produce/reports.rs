@@ -60,7 +60,7 @@ impl Reports {
         batches: Option<Arc<Batches>>,
         client: Weak<Native>,
     ) -> impl Future<Output = ()> + Send {
-        // Also where the task is never begun.
+        // It is made outside the future, so that those who wait are told also where the task never begins.
         let telling = Telling { reports: self, batches, client };
         async move {
             let Telling { reports, batches, client } = &telling;
@@ -71,7 +71,7 @@ impl Reports {
                     () = reports.arrived.notified() => {
                         let news = lock(&reports.queue).as_mut().map(std::mem::take);
                         let client = client.upgrade();
-                        // However often there is news: it says nothing of a partition that is silent.
+                        // News does not put the next look off, since it says nothing of a partition that is silent.
                         if tell(news.into_iter().flatten(), client.as_deref()) {
                             look = look.min(after(true));
                         }

@@ -191,6 +191,7 @@ impl Cluster {
             return Ok(Look::Missing);
         };
         match topic.error().map(RDKafkaErrorCode::from) {
+            // Without a leader a topic is there all the same. `leaderless` tells which partitions have none.
             None | Some(RDKafkaErrorCode::LeaderNotAvailable) => {}
             Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
                 return Ok(Look::Missing);
@@ -307,9 +308,11 @@ impl Cluster {
             return Ok(Vec::new());
         }
         let deadline = Instant::now() + PATIENCE;
+        // Each try gets half of the time, so that one that met a silent broker leaves room for another.
         let once = AdminOptions::new().request_timeout(Some(PATIENCE / 2));
         let answers = loop {
             let asking = self.admin()?.describe_configs(of, &once);
+            // This runs on a thread for blocking work, where a future may be waited for like this.
             match Handle::current().block_on(asking) {
                 // It may have waited for a broker that is away, and knows by now which are not.
                 Err(error) if is_silent(&error) && Instant::now() < deadline => sleep(PAUSE),

@@ -20,6 +20,7 @@ impl Cluster {
         let planned: Vec<_> = missing
             .iter()
             .map(|wanted| {
+                // With -1 the brokers take their own default.
                 let count = partitions(wanted, all).unwrap_or(-1);
                 let largest = max_message(wanted, all).map(|bytes| bytes.to_string());
                 (*wanted, count, millis(wanted.retention), largest)

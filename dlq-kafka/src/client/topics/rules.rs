@@ -180,6 +180,7 @@ impl Judged {
                 add("cleanup.policy", policy.to_owned(), "delete".to_owned(), why);
             }
             let (kept, letters_kept) = (source.retention(), seen.retention());
+            // A topic that only compacts removes nothing by age.
             if let Some(kept) = kept.filter(|_| source.text("cleanup.policy") != Some("compact"))
                 && letters_kept.is_none_or(|letters| kept < letters)
                 && seen.settings.is_some()

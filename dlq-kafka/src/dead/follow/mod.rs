@@ -257,6 +257,7 @@ impl Follow {
         for (index, (taken, letter)) in self.taken.drain(..count).zip(letters).enumerate() {
             if let Some(why) = open.remove(&index) {
                 if self.open.is_empty() {
+                    // The next look is due from when the first letter became open, and not from a look before that.
                     self.looked = Instant::now();
                 }
                 self.open.push_back(taken);

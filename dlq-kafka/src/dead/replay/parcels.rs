@@ -72,6 +72,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         &mut self,
         ledger: &Option<Ledger>,
     ) -> Result<Vec<Parcel<'a>>, Broken> {
+        // Under a rate a transaction has the letters of a quarter of a second, so that they flow evenly.
         let size = self.replay.rules.rate.map_or(BATCH, |rate| (rate / 4).clamp(1, BATCH));
         self.stop.wait_until(self.turn).await;
         if self.is_stopped() {

@@ -123,6 +123,8 @@ impl<'a> Run<'a> {
                     Ended::Well => None,
                     Ended::Broken(error) => Some(error),
                     Ended::Later(error) => {
+                        // Each letter that is sent begins this count anew: only a server that takes nothing at all
+                        // ends the replay.
                         let stuck = stuck.get_or_insert(term);
                         let is_over = sent.is_empty() && stuck.elapsed() >= PATIENCE;
                         (is_over && !self.cancel.is_cancelled()).then_some(error)
@@ -206,6 +208,8 @@ impl<'a> Run<'a> {
                     if !matches!(ended, Ended::Broken(_)) {
                         ended = Ended::Broken(why);
                     }
+                    // Nothing more is begun. What is on its way is awaited, since each confirmation spares a
+                    // successor the search.
                     broken.cancel();
                 }
                 Step::Done(outcome) => {
@@ -253,6 +257,7 @@ impl<'a> Run<'a> {
         for one in batch {
             match one {
                 Ok(one) => admitted.push(one),
+                // No letter has the sequence 0, so that the error is told of none.
                 Err(error) => steps.push((0, Step::Broken(error))),
             }
         }
@@ -291,6 +296,8 @@ impl<'a> Run<'a> {
         // One by one the client may take its time for each.
         let end = term.until() + self.shipment.dispatch.context.timeout();
         let said = timeout_at(end, said).await;
+        // The answers that had come are dropped with the future: all of them may have arrived, and a successor looks
+        // for them.
         said.unwrap_or_else(|_| vec![Heard::Nothing; batch.len()])
     }
 

@@ -67,6 +67,7 @@ pub(crate) async fn streams(context: &Context) -> Result<Vec<Info>, StoreError> 
 pub(crate) fn copies<'a>(all: &'a [Info], of: &'a str) -> impl Iterator<Item = Hears> + 'a {
     all.iter().flat_map(move |info| {
         let sources = info.config.sources.iter().flatten().chain(&info.config.mirror);
+        // A source of another domain or account only has the name of this stream.
         let sources = sources.filter(move |source| source.name == of && source.external.is_none());
         sources.map(|source| Hears::new(info.config.name.clone(), taken(source)))
     })
@@ -133,7 +134,7 @@ impl Hearing {
             hearing.look(context, &info).await?;
             // Streams are listed only where no consumer wants a letter: not every user may list them.
             if letters.iter().any(|(subject, _)| !hearing.is_heard(name, subject)) {
-                // Who may not ask sends less.
+                // A user who may not list streams sends fewer letters, and none that would be forgotten.
                 let all = streams(context).await.unwrap_or_default();
                 hearing.copies.insert(name.to_owned(), copies(&all, name).collect());
             }
