@@ -406,6 +406,9 @@ pub(crate) struct GroupsArgs {
     /// At a store: only groups in these states: new, regressed, acknowledged, snoozed, resolved. Defaults to the first three
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<GroupState>,
+    /// At a store: only groups whose first letter was stored at or after: a time or an age
+    #[arg(long, value_name = "TIME|AGE")]
+    pub(crate) began: Option<When>,
     #[command(flatten)]
     pub(crate) view: ViewArgs,
 }

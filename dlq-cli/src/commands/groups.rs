@@ -10,9 +10,10 @@ use crate::output::{Cell, Column, Table};
 
 /// Groups of the letters of a broker, of which nothing is known but the letters.
 pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitCode, CliError> {
-    if !args.state.is_empty() {
+    let of_a_store = [("--state", !args.state.is_empty()), ("--began", args.began.is_some())];
+    if let Some((option, _)) = of_a_store.into_iter().find(|(_, is_given)| *is_given) {
         return Err(CliError::refused(format!(
-            "--state is of a store, and a broker keeps nothing of groups; `dlq ingest` drains {} into a store",
+            "{option} is of a store, and a broker keeps nothing of groups; `dlq ingest` drains {} into a store",
             context.target
         )));
     }
@@ -69,11 +70,15 @@ pub(super) async fn triaged(
     store: &DeadLetters,
     args: GroupsArgs,
 ) -> Result<ExitCode, CliError> {
-    let filter = args.filter.resolve(&context.letters).await?;
+    let mut filter = args.filter.resolve(&context.letters).await?;
     let limit = at_most(args.limit);
+    let began = args.began.map(|when| when.0);
+    // A group that began then has no letter from before.
+    filter.since = filter.since.max(began);
     // Closed groups are left out here, and must not take the places of open ones before.
     let most = if args.view.sort.is_some() { at_most(0) } else { limit.max(1_000) };
-    let all = store.triaged_groups(filter, most).await?;
+    let mut all = store.triaged_groups(filter, most).await?;
+    all.retain(|it| began.is_none_or(|began| it.group.first_seen >= began));
     let is_meant = |state: GroupState| {
         if args.state.is_empty() { state.is_open() } else { args.state.contains(&state) }
     };

@@ -1,4 +1,4 @@
-use dlq_core::store::{Heartbeat, Maintenance as _};
+use dlq_core::store::{Heartbeat, Letters as _, Maintenance as _, Sink as _};
 use dlq_core::{Cause, DeadLetter, ErrorClass, Failure, Fingerprint, Reason};
 use dlq_testkit::fixtures::letter;
 
@@ -68,6 +68,19 @@ async fn a_group_has_an_owner_and_a_note() {
     let known = known.ok().json();
     assert_eq!((&known["count"], &known["record"]["note"]), (&0.into(), &"call the bank".into()));
     assert!(known["record"]["first_seen"].is_string(), "{known}");
+}
+
+#[tokio::test]
+async fn groups_that_began_are_told_from_those_that_go_on() {
+    let bench = Bench::with(vec![of(1, "timeout")]).await;
+    let filter = dlq_core::Filter::new();
+    let first = bench.store.groups(filter, 9).await.unwrap()[0].first_seen;
+    let later = first.after(std::time::Duration::from_micros(1)).to_string();
+    bench.store.put(vec![of(2, "timeout"), of(3, "declined")]).await.unwrap();
+    let declined = of(3, "declined").fingerprint.to_string();
+    assert_eq!(groups(&bench, &["--began", &later]), [(declined, "new".to_owned())]);
+    assert_eq!(groups(&bench, &["--since", &later]).len(), 2);
+    assert_eq!(groups(&bench, &["--began", &first.to_string()]).len(), 2);
 }
 
 #[tokio::test]
