@@ -26,7 +26,7 @@ const HEADERS: usize = 40;
 const TEXT: usize = 160;
 /// Number of attributes on the page.
 const ATTRIBUTES: usize = 20;
-/// Most bytes of an attribute that is a link, which has them as well.
+/// Most bytes of an attribute or a key that has a link, which has them as well.
 const LINKED: usize = 500;
 /// Number of bytes of the texts on the page of one attempt.
 const ATTEMPT: usize = 24 * 1024;
@@ -179,7 +179,16 @@ fn origin(call: &Call, letter: &DeadLetter, is_shown: bool) -> Markup {
     }
     if is_shown {
         if let Some(key) = message.key() {
-            rows.push(("key", html! { (cut(&bytes(key, false), 200)) }));
+            let text = std::str::from_utf8(key).ok();
+            let linked = text.filter(|text| !text.is_empty() && text.len() <= LINKED);
+            let link = linked.map(|text| call.at_store("letters", [("key", text)]));
+            rows.push((
+                "key",
+                html! {
+                    (cut(&bytes(key, false), 200))
+                    @if let Some(link) = link { " " a href=(link) { "all letters of this key" } }
+                },
+            ));
         }
         if let Some(trace) = trace_id(letter) {
             rows.push(("trace", html! { code { (trace) } }));

@@ -58,7 +58,11 @@ fn others_that_failed_of_that_customer_are_found() {
         page.click_row("limit exceeded").await;
         page.click("acme").await;
         page.sees("2 letters match").await;
-        page.sees("card expired").await;
+        page.click_row("card expired").await;
+        // The other way to them: a key that no attribute says.
+        page.click("all letters of this key").await;
+        page.sees("2 letters found").await;
+        page.has_rows("Letters", &[&["limit exceeded"], &["card expired"]]).await;
     });
 }
 
