@@ -83,6 +83,7 @@ impl<'s> Call<'s> {
     }
 
     fn close(&mut self) {
+        // A connection that is detached is dropped without a word to the server, for which a broken one would wait.
         drop(self.conn.take().map(PoolConnection::detach));
     }
 
@@ -92,6 +93,8 @@ impl<'s> Call<'s> {
             self.conn = Some(self.store.pool().acquire().await?);
             let patience = self.store.patience;
             let conn = self.conn();
+            // The pool tests no connection that it hands out, so this one is tested before the call is made again on
+            // it.
             let Err(fault) = patience.on(async { Ok(conn.ping().await?) }).await else {
                 return Ok(());
             };
@@ -113,15 +116,19 @@ impl Drop for Call<'_> {
             self.close();
         }
         let Some(mut conn) = self.conn.take() else { return };
+        // Where silence has no limit, the pool may wait for a connection on its way back as long as calls do.
         let Patience(Some(limit)) = self.store.patience else { return };
+        // The pool takes connections back in a task, and outside of a runtime there is none.
         if Handle::try_current().is_err() {
             drop(conn.detach());
             return;
         }
         let returned = conn.return_to_pool();
         let mut returns = self.store.inner.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        // Returns that have ended are taken out here, or the set would grow for ever.
         while returns.try_join_next().is_some() {}
         returns.spawn(async move {
+            // A connection that is not back by then is dropped, which makes room for another in the pool.
             let _ = timeout(limit, returned).await;
         });
     }

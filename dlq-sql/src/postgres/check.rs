@@ -32,6 +32,7 @@ async fn verify(conn: &mut PgConnection, store: &Inner) -> Result<Vec<String>> {
     let begin =
         format!("{}; SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = 0", store.begin.sql);
     let mut transaction = conn.begin_with(AssertSqlSafe(begin)).await?;
+    // Each question is one statement and sees one moment. The transaction is only there for its settings.
     let mut findings = Vec::new();
     for sql in [
         format!(

@@ -205,6 +205,8 @@ impl PostgresBuilder {
         let patience = self.patience()?;
         let (pool, names) = self.connect().await?;
         let begin = self.begin()?;
+        // The version is read without any lock first: most stores are up to date, and are opened without waiting for
+        // anybody.
         let found = patience.on(schema::found(&pool, &names, &begin)).await?;
         // A pooler rules it out as well: a migration holds a lock on a connection of its own, which a pooler does not
         // give.
@@ -290,6 +292,7 @@ impl PostgresBuilder {
 
     /// Returns the statement that begins a transaction.
     pub(super) fn begin(&self) -> Result<Begin> {
+        // Locks and conditions are made for this level: a row that was waited for is looked at as it is then.
         let mut sql = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if self.pooler {
             // Another may have prepared something of the same name on the same connection.
@@ -309,6 +312,8 @@ impl PostgresBuilder {
             settings.push_str(&format!("; SET {name} = {value}"));
         }
         if self.pooler {
+            // Nothing may stay on a connection that the next transaction of another client gets: neither prepared
+            // statements nor settings. Poolers also refuse the start-up parameter for digits of floats.
             options = options.statement_cache_capacity(0).extra_float_digits(None);
             settings.clear();
         }

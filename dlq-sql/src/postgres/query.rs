@@ -107,6 +107,7 @@ impl Query {
     pub(super) fn now(self, given: Option<Timestamp>) -> Self {
         match given {
             Some(given) => self.bind(given),
+            // Not `now()`, which is when the transaction began: behind a lock that may be long ago.
             None => self.push("statement_timestamp()"),
         }
     }
@@ -160,6 +161,7 @@ impl Query {
         mut read: impl FnMut(&PgRow) -> Result<T>,
     ) -> Result<Vec<T>> {
         let sql = Arc::new(self.sql);
+        // All text is our own, or names that were checked. What comes from outside is bound.
         let query = sqlx::query_with(AssertSqlSafe(Arc::clone(&sql)), self.arguments);
         let rows = query.fetch_all(conn).await.map_err(|error| fault_of(&sql, error))?;
         rows.iter().map(&mut read).collect()

@@ -201,6 +201,7 @@ pub(super) async fn make_again(pool: &PgPool, names: &Names) -> Result<()> {
     let (indexes, others): (Vec<_>, Vec<_>) =
         missing.into_iter().partition(|part| part.kind == "index");
     let mut sql: String = others.iter().map(|part| format!("{}\n", part.sql)).collect();
+    // Tables that are made again are those of the first version, and lack the columns that came later.
     sql.push_str(&tables::version_3(names));
     // A new sequence begins at 1, and would give tokens out again that old claims still have (G6).
     if others.iter().any(|part| part.kind == "sequence") {

@@ -45,6 +45,7 @@ impl Patience {
     pub(super) async fn on<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let Some(limit) = self.0 else { return work.await };
         let news = Arc::new(News::default());
+        // The work has a waker of its own, by which news of the server is told from other reasons to be polled.
         let waker = Waker::from(Arc::clone(&news));
         let (mut work, mut alarm) = (pin!(work), pin!(sleep(limit)));
         let mut heard = Instant::now();
@@ -57,6 +58,7 @@ impl Patience {
                     return Poll::Ready(done);
                 }
             }
+            // The alarm is put off when it rings, and not at every word of the server, which spares a timer each time.
             while alarm.as_mut().poll(context).is_ready() {
                 if heard.elapsed() >= limit {
                     return Poll::Ready(Err(silent(limit)));
@@ -90,6 +92,7 @@ struct News {
 
 impl Default for News {
     fn default() -> Self {
+        // The first poll counts as news, since it is what sends anything at all.
         Self { is_there: AtomicBool::new(true), task: Mutex::new(Waker::noop().clone()) }
     }
 }
@@ -106,6 +109,7 @@ impl News {
 
 impl Wake for News {
     fn wake(self: Arc<Self>) {
+        // The news is there before the task is woken, or the poll that follows would not see it.
         self.is_there.store(true, Ordering::Release);
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         task.wake();

@@ -49,6 +49,8 @@ impl PostgresStore {
                 if is_walk {
                     step.take_time().await?;
                 }
+                // A future that is dropped in here leaves the transaction open. `Call` then closes the connection, and
+                // with it the database takes everything back.
                 let decided = step.work(verb, &needs, is_walk).await;
                 step.end(decided, &mut doubt).await
             })?;

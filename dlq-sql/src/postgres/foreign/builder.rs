@@ -135,6 +135,7 @@ impl ForeignBuilder {
         let open = async {
             let options = PgConnectOptions::from_str(&self.url)?.disable_statement_logging();
             let patience = Patience(Some(self.answer_timeout).filter(|limit| !limit.is_zero()));
+            // A table may take an hour to be sorted, which is too long for learning that no server is there.
             let connecting =
                 Patience(Some(patience.0.map_or(CONNECTING, |limit| limit.min(CONNECTING))));
             let conn = connecting.on(async { Ok(options.connect().await?) }).await?;
@@ -144,6 +145,7 @@ impl ForeignBuilder {
     }
 
     async fn start(self, mut conn: PgConnection, patience: Patience) -> Result<ForeignTable> {
+        // It is asked outside of the transaction, which would be lost with a right that is refused.
         let cluster = match &self.cluster {
             Some(cluster) => cluster.clone(),
             None => cluster(&mut conn).await?,
@@ -182,6 +184,8 @@ impl ForeignBuilder {
                 ),
             )
         };
+        // The zone becomes part of the text of a statement, so its characters are looked at before the database is
+        // asked.
         if self.zone.is_empty() || !self.zone.chars().all(is_plain) {
             return Err(refusal());
         }
@@ -217,6 +221,7 @@ impl ForeignBuilder {
         let shape = Shape::of(has);
         let mut fields = self.fields.clone();
         for (name, field) in shape.iter().flat_map(|shape| shape.fields()) {
+            // What was mapped prevails: neither its field nor its column is given away a second time.
             if has(name) && !fields.iter().any(|(known, taken)| *known == field || taken == name) {
                 fields.push((field, name.to_owned()));
             }
@@ -242,6 +247,7 @@ impl ForeignBuilder {
             .map(|(field, _)| *field)
             .collect();
         let meaning = match &fields[..] {
+            // This comes first, so that a column that a known layout maps can be left out.
             _ if self.skipped.contains(&listed.name) => Meaning::Skipped,
             [] => Meaning::Attribute,
             [field] => Meaning::Field(*field),

@@ -186,6 +186,7 @@ impl ForeignTable {
     ///
     /// `Unavailable` when the database does not answer.
     pub async fn count(&mut self) -> std::result::Result<u64, StoreError> {
+        // It is counted in the transaction of the cursor, and so are the rows that are read.
         let count = Query::new(format!("SELECT count(*) FROM {}", self.from));
         let count = count.first(&mut self.conn, |row| Fields::of(row).int());
         let count = self.patience.on(count).await;
@@ -214,8 +215,10 @@ impl ForeignTable {
                 "an earlier call was cut off and its rows would be missing; open the table and read it again",
             ));
         }
+        // It stays true where the call is dropped or fails: the cursor has then passed rows that nobody has got.
         self.is_reading = true;
         let fetch = format!("FETCH FORWARD {} FROM {}", self.paging.rows, select::CURSOR);
+        // The number of rows is part of the text, and each text would stay prepared on the connection.
         let fetch = sqlx::query(AssertSqlSafe(fetch)).persistent(false);
         let fetch = async { fetch.fetch_all(&mut self.conn).await.map_err(builder::refused) };
         let rows = self.patience.on(fetch).await?;
