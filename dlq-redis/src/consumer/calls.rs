@@ -204,6 +204,7 @@ async fn run(
         let mut over = 0;
         for ((word, by), said) in words.into_iter().zip(by).zip(answers) {
             match (by, said) {
+                // A caller that was dropped meanwhile does not need the answer.
                 (By::Caller(caller), said) => drop(caller.send(said)),
                 // It stays among the open ones, so that their bound also limits what a silent server is still to be told.
                 (By::Nobody(until), Err(_)) if Instant::now() + PAUSE < until => {
@@ -243,6 +244,7 @@ pub(super) async fn say(
     let extends = pick(|word| matches!(word, Word::Extend { .. }));
     let given_back = pick(|word| matches!(word, Word::GiveBack { .. }));
     let records = pick(|word| matches!(word, Word::Record { .. }));
+    // They go out together, on one connection, so that this takes one round trip.
     let (acked, ended, extended, returned, recorded) = tokio::join!(
         acknowledge(client, place, words, &acks),
         scripted(client, place, words, &proven),
@@ -296,6 +298,7 @@ async fn scripted(
         .chunks(SCRIPTED)
         .map(|chunk| {
             let stream = &*place.keys.stream;
+            // All of a chunk are of one kind, so that the first tells the script.
             let mut call = match &words[chunk[0]] {
                 Word::Ack { .. } => {
                     let proofs = chunk.iter().filter_map(|at| words[*at].proof());

@@ -101,6 +101,7 @@ impl Ready {
     pub(super) fn push(&self, fetched: Vec<Fetched>) {
         if !fetched.is_empty() {
             self.state().queue.extend(fetched);
+            // The notice is kept for a `next` that is about to wait; there is never more than one.
             self.changed.notify_one();
         }
     }

@@ -58,6 +58,7 @@ pub(super) async fn reclaim(shared: Arc<SourceState>, stop: CancellationToken) {
 async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisError> {
     let place = &shared.place;
     loop {
+        // What nobody asks for would be taken from other processes only to wait here.
         if !shared.is_wanted() {
             return Ok(());
         }
@@ -117,6 +118,7 @@ async fn sweep(shared: &SourceState) {
     let place = &shared.place;
     let call =
         SWEEP.keys(&[&*place.keys.stream]).arg(&*place.group).arg(calls::millis(DEAD)).arg(PREFIX);
+    // Names that stay cost little, and the next sweep tries again.
     if let Err(error) = shared.client.script(&call).await {
         tracing::debug!(%error, "names of dead processes were not removed");
     }

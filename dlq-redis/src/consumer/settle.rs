@@ -124,6 +124,7 @@ impl RedisSettle {
 impl Drop for RedisSettle {
     fn drop(&mut self) {
         if let Which::Entry { id, .. } = &self.which {
+            // It runs here no more. Where it is still pending, a recovery of a lost read may hand it out again.
             self.shared.taken_over().remove(id);
         }
     }

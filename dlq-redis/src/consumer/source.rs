@@ -57,6 +57,7 @@ impl RedisSource {
     }
 
     fn start(&mut self) {
+        // Tasks begin with the first `next`: a source that is only opened takes no messages from other processes.
         if self.closed || !self.tasks.is_empty() {
             return;
         }
@@ -149,6 +150,7 @@ impl Source for RedisSource {
     }
 
     async fn keep_alive(&mut self) {
+        // A demand counts for some time after its end, during which leases are renewed.
         drop(self.shared.asking());
     }
 

@@ -100,6 +100,7 @@ pub(crate) fn read(
             match (&name[..], text) {
                 (b"absent", _) => {}
                 (b"id", Some(id)) => message = message.with_id(id),
+                // A message has its subject from the start, so it is made anew with what was read so far.
                 (b"s", Some(subject)) => {
                     let (payload, key, id) = (
                         message.payload().cloned(),
@@ -137,6 +138,7 @@ fn everything(pairs: &[Pair]) -> Vec<u8> {
     let object = texts.and_then(|texts| {
         let mut object = serde_json::Map::new();
         for (name, value) in texts {
+            // An object has each name once, so that one value of a field that comes twice would be lost.
             if object.insert(name.to_owned(), value.into()).is_some() {
                 return None;
             }

@@ -208,6 +208,8 @@ impl Inner {
             }
         }
         let (answer, confirmed) = self.durably(&call).await?;
+        // When the call is repeated because its answer was lost, its own letters are there already; the engine tells
+        // that they are unchanged.
         let written: Vec<_> = array(answer).into_iter().map(|flag| number(flag) == 1).collect();
         // Letters that were there before go to the engine, whose look at them waits for the replicas.
         if written.contains(&true) {

@@ -197,6 +197,7 @@ impl ForeignReplay {
             }
             let (batch, left) = rest.split_at(each.min(LETTERS).min(rest.len()));
             if let Some(rate) = self.rules.rate {
+                // Time that was lost is not made up for, so that no second sees more than the rate.
                 turn = turn.max(Instant::now()) + Duration::from_secs(batch.len() as u64) / rate;
             }
             let (mut open, began) = (batch.to_vec(), Instant::now());
@@ -347,6 +348,7 @@ impl ForeignReplay {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
+                // An error of these kinds is about this letter alone, and another attempt would meet it again.
                 let is_its_own =
                     matches!(error.kind(), RedisErrorKind::WrongType | RedisErrorKind::Unexpected);
                 let error = error.for_running_store(REPLAYING);

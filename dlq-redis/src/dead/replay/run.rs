@@ -151,6 +151,7 @@ impl RedisReplay {
             bytes += row.size.unwrap_or(0);
             bytes <= BYTES
         });
+        // A letter that is larger than the bound goes alone.
         fits.count().max(1)
     }
 
@@ -251,6 +252,7 @@ impl RedisReplay {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
+                // An error of these kinds is about this letter alone, and must not hold up the others.
                 let is_its_own =
                     matches!(error.kind(), RedisErrorKind::WrongType | RedisErrorKind::Unexpected);
                 let error = error.for_running_store(REPLAYING);
