@@ -100,6 +100,7 @@ pub(crate) fn put_state(row: &Row, to: &mut Change) {
     to.optional("finished", row.finished.map(unsigned));
     to.put("lapses", count(row.lapses));
     to.optional("dedup", row.key.as_ref().map(|key| keys::binary(key.to_bytes())));
+    // The token finds what one call has claimed. Whatever is written afterwards makes it another claim, or none.
     to.unset.insert("claim_token", "");
 }
 
@@ -147,6 +148,7 @@ pub(crate) fn put_body(letter: &DeadLetter, to: &mut Change) {
         .iter()
         .map(|(name, value)| Bson::Document(doc! { "k": name.as_str(), "v": value.as_str() }));
     to.put("attributes", attributes.collect::<Vec<_>>());
+    // Lists show the size, and a head has no payload to measure.
     let size = message.payload().map(|payload| unsigned(payload.len() as u64));
     to.optional("payload_size", size);
     let former = &letter.state.edited_from;

@@ -182,6 +182,8 @@ impl Db {
         let mut document = doc! { "_id": id, "state": "open", "at": at.as_nanos() };
         // A document has a bound that many letters together may pass. Pieces are there before the commit names them.
         if bytes.len() <= 16 * INLINE {
+            // The steps are bytes and not a document, since servers before 5.0 store no field with a name such as
+            // `$set`.
             let steps = Binary { subtype: BinarySubtype::Generic, bytes };
             document.insert("steps", Bson::Binary(steps));
         } else {
@@ -430,6 +432,7 @@ impl Db {
     }
 
     async fn oldest(&self, filter: Document) -> Result<Vec<Document>> {
+        // A sweep is part of a claim now and then, so it takes on no more than this at once.
         let options = FindOptions::builder().sort(doc! { "at": 1_i32 }).limit(100).build();
         self.find(Coll::Commits, filter, options).await
     }

@@ -228,6 +228,7 @@ impl MongoBuilder {
 
     async fn start(self) -> Result<MongoStore> {
         let (db, identity) = self.connect().await?;
+        // A store of a newer program is refused before its indexes are touched.
         let found = db.version().await?;
         if self.migrate {
             db.ensure().await?;

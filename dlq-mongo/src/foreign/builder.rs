@@ -183,6 +183,7 @@ impl ForeignBuilder {
             return Ok(());
         }
         match collection.find_one(doc! {}).projection(doc! { "_id": 1_i32 }).await? {
+            // An empty collection has nothing by which it could be told, and nothing that could be misread.
             None => Ok(()),
             Some(_) => Err(Fault::new(
                 StoreErrorKind::InvalidConfig,

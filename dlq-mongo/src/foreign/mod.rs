@@ -168,6 +168,7 @@ impl ForeignCollection {
                 "an earlier call was cut off and its documents would be missing; open the collection and read it again",
             ));
         }
+        // It stays true where the call is dropped or fails: the cursor has then passed documents that nobody has got.
         self.is_reading = true;
         let (mut page, mut bytes) = (Vec::new(), 0);
         while page.len() < DOCUMENTS && bytes < BYTES {
