@@ -54,7 +54,7 @@ impl Backend for PostgresStore {
 
     async fn switch_dedup(&self) -> StoreResult<()> {
         // It waits for everybody who writes, and then looks at every letter.
-        self.patient().give_all_keys().await.during("deduplicate")
+        self.for_long_work().give_all_keys().await.during("deduplicate")
     }
 
     async fn next_due(&self, consumers: Vec<String>) -> StoreResult<Option<Timestamp>> {

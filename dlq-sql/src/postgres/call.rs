@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::PostgresStore;
-use super::silence::Patience;
+use super::silence::AnswerTimeout;
 use crate::error::{Again, Fault, Result};
 
 /// Number of times that a transaction is run which loses against others.
@@ -91,11 +91,11 @@ impl<'s> Call<'s> {
     async fn reconnect(&mut self) -> Result<()> {
         loop {
             self.conn = Some(self.store.pool().acquire().await?);
-            let patience = self.store.patience;
+            let answer_timeout = self.store.answer_timeout;
             let conn = self.conn();
             // The pool tests no connection that it hands out, so this one is tested before the call is made again on
             // it.
-            let Err(fault) = patience.on(async { Ok(conn.ping().await?) }).await else {
+            let Err(fault) = answer_timeout.on(async { Ok(conn.ping().await?) }).await else {
                 return Ok(());
             };
             self.close();
@@ -117,7 +117,7 @@ impl Drop for Call<'_> {
         }
         let Some(mut conn) = self.conn.take() else { return };
         // Where silence has no limit, the pool may wait for a connection on its way back as long as calls do.
-        let Patience(Some(limit)) = self.store.patience else { return };
+        let AnswerTimeout(Some(limit)) = self.store.answer_timeout else { return };
         // The pool takes connections back in a task, and outside of a runtime there is none.
         if Handle::try_current().is_err() {
             drop(conn.detach());
@@ -228,7 +228,7 @@ macro_rules! on_connection {
             let mut call = $crate::postgres::call::Call::begin(store).await?;
             loop {
                 let $conn = call.conn();
-                let done: $crate::error::Result<_> = store.patience.on($work).await;
+                let done: $crate::error::Result<_> = store.answer_timeout.on($work).await;
                 if let Some(done) = call.settle(done).await? {
                     return Ok::<_, $crate::error::Fault>(done);
                 }

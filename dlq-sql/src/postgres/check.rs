@@ -22,8 +22,8 @@ impl PostgresStore {
     ///
     /// When the database cannot be read.
     pub async fn verify(&self) -> std::result::Result<Vec<String>, StoreError> {
-        let patient = self.patient();
-        on_connection!(&patient, conn => verify(conn, &self.inner)).during("look for damage")
+        let store = self.for_long_work();
+        on_connection!(&store, conn => verify(conn, &self.inner)).during("look for damage")
     }
 }
 

@@ -27,9 +27,9 @@ pub(super) const MANY: u32 = 10;
 
 /// Time for which the server may be silent; `None` means for ever.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience(pub(super) Option<Duration>);
+pub(super) struct AnswerTimeout(pub(super) Option<Duration>);
 
-impl Patience {
+impl AnswerTimeout {
     /// For what the server is given time for.
     pub(super) fn long(self) -> Self {
         Self(self.0.map(|limit| limit.max(LONG)))
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Patience = Patience(Some(Duration::from_secs(10)));
+    const LIMIT: AnswerTimeout = AnswerTimeout(Some(Duration::from_secs(10)));
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_a_word_now_and_then_is_waited_for() {
