@@ -297,13 +297,13 @@ impl RedisClient {
         call: &ScriptCall,
         touch: &Cmd,
         wanted: u32,
-        patience: Duration,
+        replica_timeout: Duration,
     ) -> Result<(Value, u64), RedisError> {
         let mut wait = redis::cmd("WAIT");
         // Zero would be for ever.
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1);
+        let millis = u64::try_from(replica_timeout.as_millis()).unwrap_or(u64::MAX).max(1);
         wait.arg(wanted).arg(millis);
-        let limit = self.limit().saturating_add(patience);
+        let limit = self.limit().saturating_add(replica_timeout);
         // The text goes along only when the server turns out not to know the script.
         let mut script = call.by_digest().clone();
         loop {

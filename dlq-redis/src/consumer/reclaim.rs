@@ -132,16 +132,16 @@ pub(super) async fn renew(shared: Arc<SourceState>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = sleep(every) => {}
         }
-        let words = shared.ready.to_renew(&shared.place);
-        if words.is_empty() || !shared.is_wanted() {
+        let requests = shared.ready.to_renew(&shared.place);
+        if requests.is_empty() || !shared.is_wanted() {
             continue;
         }
         let at = Instant::now();
-        let answers = calls::say(&shared.client, &shared.place, &words).await;
-        for (word, answer) in words.iter().zip(answers) {
+        let answers = calls::send_all(&shared.client, &shared.place, &requests).await;
+        for (request, answer) in requests.iter().zip(answers) {
             // What is not known is tried again; a message whose lease ran out meanwhile is not yielded.
             if let Ok(is_ours) = answer {
-                shared.ready.renewed(word, is_ours, at);
+                shared.ready.renewed(request, is_ours, at);
             }
         }
     }

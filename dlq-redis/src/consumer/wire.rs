@@ -79,8 +79,9 @@ pub(crate) fn read(
 ) -> Message {
     let published = position(id).map_or(0, |(millis, _)| i64::try_from(millis).unwrap_or(i64::MAX));
     let published = Timestamp::from_millis(published);
-    let is_whole = |(name, _): &&Pair| *name == fields.payload.as_bytes() || name == b"absent";
-    if pairs.iter().find(is_whole).is_none() {
+    let marks_our_entry =
+        |(name, _): &&Pair| *name == fields.payload.as_bytes() || name == b"absent";
+    if pairs.iter().find(marks_our_entry).is_none() {
         let payload = everything(&pairs);
         return Message::new(subject.clone(), payload).with_published_at(published);
     }

@@ -52,11 +52,11 @@ impl Link {
         &self,
         call: &ScriptCall,
         wanted: u32,
-        patience: Duration,
+        replica_timeout: Duration,
     ) -> Result<(Value, u64)> {
         let mut touch = redis::cmd("HSET");
         touch.arg(&self.names.meta).arg("touched").arg(1);
-        Ok(Box::pin(self.client.replicated(call, &touch, wanted, patience)).await?)
+        Ok(Box::pin(self.client.replicated(call, &touch, wanted, replica_timeout)).await?)
     }
 
     pub(super) async fn command(&self, cmd: &Cmd) -> Result<Value> {

@@ -43,7 +43,7 @@ const BATCHES: u32 = 20;
 /// Pause before letters are handed over again that the server did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Time for which it goes on while the server takes nothing.
-const PATIENCE: Duration = Duration::from_secs(8);
+const RETRY_LIMIT: Duration = Duration::from_secs(8);
 
 type Row = reading::Row<EntryId>;
 
@@ -216,7 +216,7 @@ impl ForeignReplay {
                 }
                 open = again;
                 if let Some(error) = late {
-                    if began.elapsed() >= PATIENCE {
+                    if began.elapsed() >= RETRY_LIMIT {
                         report.stopped = Some(error);
                         break;
                     }
