@@ -102,7 +102,7 @@ pub(crate) struct Db {
     clock: Option<SharedClock>,
     answer_timeout: Duration,
     /// Time that an open commit of somebody else is given.
-    pub(crate) patience: Duration,
+    pub(crate) commit_timeout: Duration,
     offset: Mutex<Option<(Instant, i64)>>,
 }
 
@@ -113,7 +113,7 @@ impl Db {
         prefix: String,
         clock: Option<SharedClock>,
         answer_timeout: Duration,
-        patience: Duration,
+        commit_timeout: Duration,
     ) -> Self {
         // A secondary may lag behind what this process has written. `local` also shows what a majority does not have
         // yet: what is decided over it is only confirmed once a majority has both.
@@ -122,7 +122,7 @@ impl Db {
             .read_concern(ReadConcern::local())
             .build();
         let database = client.database_with_options(name, options);
-        Self { database, prefix, clock, answer_timeout, patience, offset: Mutex::default() }
+        Self { database, prefix, clock, answer_timeout, commit_timeout, offset: Mutex::default() }
     }
 
     /// The name of the database.
