@@ -65,6 +65,7 @@ impl PostgresBuilder {
                 ));
             }
             let (pool, names) = self.connect().await?;
+            // What is to be done is told as it was found before anything changes.
             let migration = self.look(&pool, &names).await?;
             let ensure = schema::ensure(&pool, &names, schema::latest());
             self.checked_answer_timeout()?.long().on(ensure).await?;
@@ -81,6 +82,7 @@ impl PostgresBuilder {
         let mut migration = schema::migration(
             self.checked_answer_timeout()?.on(schema::found(pool, names, &begin)).await?,
         );
+        // What an older version lacks is made by its migration, so that it is not missing.
         if migration.is_up_to_date() {
             let missing =
                 self.checked_answer_timeout()?.on(schema::lacks(pool, names, &begin)).await?;

@@ -100,6 +100,7 @@ impl Query {
         self.bound += 1;
         self.sql.push_str(&format!("${}", self.bound));
         let bound = self.arguments.add(value.bind());
+        // A failure would show when the statement runs, which then has fewer values than it names.
         debug_assert!(bound.is_ok(), "these kinds can always be encoded: {bound:?}");
     }
 
@@ -129,6 +130,7 @@ impl Query {
     }
 
     fn interval(self, duration: Duration) -> Self {
+        // It is rounded up: a lease must not end before the time that was asked for.
         let micros = i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX);
         self.bind(micros.min(LONGEST)).push(" * interval '1 microsecond'")
     }
