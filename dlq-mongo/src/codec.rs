@@ -44,6 +44,7 @@ impl Change {
         match value {
             Some(value) => self.put(name, value),
             None => {
+                // Absent and not null, since filters and indexes ask whether a field exists.
                 self.unset.insert(name, "");
             }
         }
@@ -59,6 +60,7 @@ pub(crate) fn count(count: u32) -> Bson {
 }
 
 fn unsigned(number: u64) -> Bson {
+    // BSON has no unsigned integers. The cast keeps all bits, and reading turns it round.
     Bson::Int64(number.cast_signed())
 }
 
@@ -107,6 +109,7 @@ pub(crate) fn put_state(row: &Row, to: &mut Change) {
 /// Fields that a failed run changes, but for the history.
 pub(crate) fn put_run(letter: &DeadLetter, to: &mut Change) {
     let error = letter.error();
+    // It is kept only where it differs, since it is as long as the error itself.
     let lower = Some(searchable(&error)).filter(|lower| *lower != error);
     to.put("generation", count(letter.generation));
     to.optional("cause", letter.cause.map(|cause| cause.as_str()));
@@ -167,6 +170,7 @@ pub(crate) fn bytes_of(message: &Message) -> Document {
     }
     let headers = message.headers().iter().map(|header| {
         let mut pair = doc! { "n": keys::binary(&header.name[..]) };
+        // A header without a value is another one than a header with an empty value.
         if let Some(value) = &header.value {
             pair.insert("v", keys::binary(&value[..]));
         }
