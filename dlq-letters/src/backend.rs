@@ -44,6 +44,8 @@ impl Limits {
 
     /// Returns the most letters that a verb changes in one step.
     pub(crate) fn page(&self) -> u64 {
+        // A page of no letters would make a walk that never ends. More than 1,000 would hold their locks, and the
+        // memory for them, for longer than others should wait.
         u64::from(self.letters).clamp(1, 1_000)
     }
 }

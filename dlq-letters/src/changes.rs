@@ -73,6 +73,8 @@ impl OperationChange {
         let counts = &mut operation.progress.by_outcome;
         for (outcome, by) in &self.counts {
             let count = counts.entry(*outcome).or_default();
+            // It saturates and does not fail: a count that somebody changed by hand must not keep a letter from being
+            // finished.
             *count = count.saturating_add_signed(*by);
         }
         counts.retain(|_, count| *count > 0);

@@ -9,8 +9,11 @@ use crate::verbs::{Record, Succeed, Take};
 
 /// Takes letters to be sent; see [`Dispatch::take`](dlq_core::store::Dispatch::take).
 pub async fn take<B: Backend>(backend: &B, mut request: TakeRequest) -> Result<Takes, StoreError> {
+    // All that is taken has one lease, so it is one step. With several, the lease of the first letters would run while
+    // the last ones are still being taken.
     request.limit = request.limit.min(u32::try_from(backend.limits().page()).unwrap_or(u32::MAX));
     let took = backend.run("take letters to send", Take(request)).await?.answer;
+    // A verb may decide several times, so letters are counted here, when its changes are durable.
     for (event, reason) in &took.capped {
         count_quarantined(event.as_deref(), *reason);
     }
@@ -23,6 +26,8 @@ pub async fn record<B: Backend>(
     dispatched: Vec<(ClaimToken, Dispatched)>,
 ) -> Result<Vec<Finished>, StoreError> {
     let mut answers = Vec::with_capacity(dispatched.len());
+    // If the process dies between two pages, the letters of the later ones stay `sending`. Once their leases have
+    // ended, whoever takes next asks the broker what became of them (G6).
     for page in dispatched.chunks(chunk(backend)) {
         answers.extend(backend.run("record what was sent", Record(page.to_vec())).await?.answer);
     }

@@ -52,6 +52,8 @@ pub async fn put<B: Backend>(
         let receipt = |is_new| if is_new { Some(Receipt::Stored) } else { looked_at.next() };
         receipts.extend(is_new.into_iter().filter_map(receipt));
     }
+    // The receipts of the others are dropped with the error. Whoever puts all of them again learns that these are
+    // there.
     large.map_or(Ok(receipts), Err)
 }
 
@@ -78,6 +80,8 @@ pub async fn restore<B: Backend>(
         // Where there is nothing to restore the audit says so.
         let page = page_of(&mut letters, backend.limits());
         let restore = Restore { letters: page, by: by.clone() };
+        // Each page has an entry of its own in the audit, so that the audit is right wherever the process dies.
+        // Restoring again changes nothing about the pages before.
         receipts.extend(backend.run(DURING, restore).await?.answer);
         if letters.peek().is_none() {
             return large.map_or(Ok(receipts), Err);
@@ -159,8 +163,11 @@ pub async fn run_schedule<B: Backend>(
                 for event in &terminal {
                     count_quarantined(event.as_deref(), Reason::TerminalError);
                 }
+                // Letters that were quarantined use up the batch, too: it bounds how many letters a run changes.
                 let some = some + terminal.len() as u64;
                 left -= some.min(left);
+                // A backend may select letters that the schedule then passes over, so a short page can hide others
+                // behind it. Those wait for the next run.
                 if some < limit || left == 0 {
                     return Ok((made, every));
                 }
@@ -195,6 +202,8 @@ pub async fn finish<B: Backend>(
 ) -> Result<Vec<Finished>, StoreError> {
     let mut answers = Vec::with_capacity(finishes.len());
     let mut finishes = finishes.into_iter().peekable();
+    // Each page is durable by itself. If the process dies in between, the leases of the later claims end and their
+    // letters are handed out again, with a crash counted.
     while finishes.peek().is_some() {
         let finishes: Vec<_> = finishes.by_ref().take(chunk(backend)).collect();
         // Two of one letter are taken in order, and the second knows of the first.
@@ -247,6 +256,7 @@ pub async fn start<B: Backend>(
         let walk = walk.with_limit(page(frozen));
         let freeze = Freeze { operation: id, spec: Arc::clone(&spec), walk, entry };
         let begun = backend.run(DURING, freeze).await.map_err(|error| {
+            // The operation exists by now and holds its letters, so the error names it.
             error.with_addition(format_args!(
                 "the operation {id} has {frozen} letters and is {}; resume it to send those, or cancel it",
                 operation.state
@@ -283,6 +293,7 @@ pub async fn control<B: Backend>(
             break;
         }
     }
+    // It is read anew, since each letter that was taken back has changed its counts.
     backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
 }
 
@@ -453,6 +464,8 @@ pub async fn deduplicate<B: Backend>(backend: &B, force: bool) -> Result<u64, St
     // The first survey only counts: a call that would remove too much is refused before anything is changed.
     let (all, groups) = survey(backend, DURING).await?;
     let removed: u64 = groups.values().map(|letters| letters.len() as u64 - 1).sum();
+    // So many repetitions most often mean that a producer gives all its messages one id, and what is removed cannot be
+    // brought back.
     if removed * 2 > all && !force {
         return Err(StoreError::new(StoreErrorKind::Refused, DURING).with_detail(format!(
             "{removed} of {all} letters would be removed, which is more than half; force it if that is meant"
@@ -495,6 +508,7 @@ async fn survey<B: Backend>(
     let (mut all, mut groups) = (0, BTreeMap::<_, Vec<_>>::new());
     let walk = Walk::matching(Arc::new(Filter::new())).with_limit(backend.limits().page());
     let mut next = Some(walk);
+    // Letters of one original may stand on any pages, so the survey keeps an id and a time of each, and nothing else.
     while let Some(walk) = next {
         let surveyed = backend.run(during, Survey(walk)).await?.answer;
         all += surveyed.letters;
@@ -507,6 +521,7 @@ async fn survey<B: Backend>(
 }
 
 fn serve(spec: &OperationSpec, during: &'static str) -> Result<(), StoreError> {
+    // An operation that nobody can send would keep its letters from every other one.
     if spec.target == Target::Handler || !spec.via.is_empty() {
         return Ok(());
     }

@@ -66,6 +66,7 @@ impl Left {
     /// Keeps when these groups were first seen, which nobody could tell from the letters that are left.
     pub(crate) fn remember(self, rows: &mut Rows) -> Result<(), Stop> {
         let mut is_missing = false;
+        // It goes on past a record that is not loaded, so that all of them are loaded at once.
         for (key, stored) in self.0 {
             let mut record = match read(rows, &key) {
                 Ok(record) => record.unwrap_or_default(),

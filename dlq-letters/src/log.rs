@@ -73,6 +73,7 @@ impl Note {
     /// The same of a letter whose payload was not read.
     fn outlined(outline: Outline, place: Origin) -> (DeadLetter, Self) {
         let Outline { letter, payload_size: size, binding: bytes } = outline;
+        // The id of a conflicting letter follows from its payload, which is not here.
         (letter, Self { place, size, bytes, outline: true, conflicting: None })
     }
 
@@ -170,6 +171,8 @@ pub async fn retain<B: Backend>(
         let ids: Vec<LetterId> = page.letters.iter().map(|letter| letter.id).collect();
         for ids in ids.chunks(BATCH) {
             let rows = store.get_all(ids.to_vec()).await?.into_iter().filter_map(row);
+            // The next page begins behind a place and not behind a number of letters, so that none is passed over
+            // because others before it were forgotten.
             let others: Vec<_> = rows.filter(|row| !keep(row)).map(|row| row.letter.id).collect();
             if !others.is_empty() {
                 store.run("read a log", Forget(others)).await?;
@@ -221,6 +224,8 @@ impl<L: Log> Reading<L> {
         let mut whole = range.clone();
         whole.headers_only = false;
         if fill(&mut log.read(range).await?, &store, u64::MAX).await?.needs_payloads {
+            // What was filled so far is dropped: letters of headers alone may have taken identities that are not
+            // theirs.
             store = MemoryStore::new();
             fill(&mut log.read(whole).await?, &store, u64::MAX).await?;
         }

@@ -160,6 +160,8 @@ impl Row {
     /// Returns what a letter that arrives needs to know of this whole row.
     #[must_use]
     pub fn standing(&self, news: &DeadLetter, dedup: bool) -> Standing {
+        // A row that others were merged into has the bytes of the last of them, and the original may have had other
+        // bytes before.
         let same_original = || {
             let key = DedupKey::of(news);
             dedup && key.is_some() && key == DedupKey::of(&self.letter)
@@ -211,6 +213,7 @@ impl Row {
         let former = self.claim.take().and_then(|held| held.sender);
         self.fence = lease.fence;
         self.claim = Some(Held {
+            // Only letters that were pending are frozen into an operation that sends.
             former: Status::Pending,
             until: lease.until,
             owner: lease.owner.to_owned(),
@@ -259,6 +262,7 @@ impl Row {
     pub fn into_claim(self, former: Status, until: Timestamp) -> Claim {
         let continues = former == Status::Retrying;
         let mut letter = self.letter;
+        // The claimer is told crashes with lapses in them. What is stored counts them only once the run has ended.
         letter.crashes = rules::crashes_shown(&letter, continues, self.lapses);
         let token =
             ClaimToken { letter: letter.id, generation: letter.generation, fence: self.fence };

@@ -18,6 +18,8 @@ type StoreResult<T> = std::result::Result<T, StoreError>;
 
 impl Backend for MongoStore {
     fn limits(&self) -> Limits {
+        // A commit has in it all that it writes, and keeps its locks for several round trips, so a step is smaller than
+        // that of a store with transactions.
         let mut limits = Limits::new(LETTERS);
         limits.bytes = BYTES;
         limits
@@ -95,6 +97,7 @@ impl Backend for MongoStore {
 
     async fn check(&self, limits: CheckLimits) -> StoreResult<Vec<Finding>> {
         const DURING: &str = "check the store";
+        // What processes left behind that died is put right first, or the check would find it amiss.
         self.db().sweep_commits().await.during(DURING)?;
         self.db().examine(limits).await.during(DURING)
     }

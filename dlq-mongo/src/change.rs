@@ -34,6 +34,8 @@ pub(crate) struct Written {
 impl Db {
     /// Says what is to be written. `None` if a fencing token was given out that the letter has had.
     pub(crate) async fn written(&self, rows: &Rows, seen: &Seen) -> Result<Option<Written>> {
+        // Versions of new documents come from the server's clock, also where the store was given another one: that may
+        // stand still, and a version has to grow.
         let at = self.server_now().await?;
         let mut steps = Steps::default();
         let mut replaced = Vec::new();
@@ -70,6 +72,7 @@ impl Db {
             versions.extend(items.filter_map(|row| row.item).map(|item| (item, version)));
             if change.changed >= Changed::Run || change.after.is_none() {
                 let kept = |it: &&Reference| {
+                    // A failed run leaves the message as it is, and its pieces with it.
                     change.changed == Changed::Run
                         && change.after.is_some()
                         && seen.messages.get(&change.id) == Some(*it)
@@ -78,6 +81,8 @@ impl Db {
                 replaced.extend(parts.filter(|it| !kept(it)).copied());
             }
             if change.after.is_none() {
+                // Aliases go with their letter, or deaths that were merged into it would be taken for known when they
+                // come again (G2).
                 let of_it = doc! { "q": { "row": keys::letter(change.id) }, "limit": 0_i32 };
                 steps.plain.push((Coll::Aliases, of_it));
             }
@@ -101,9 +106,12 @@ impl Db {
             steps.locked.push(started(operation, number, state.unwrap_or(operation.state), at)?);
         }
         for (id, change) in &changes {
+            // Only an operation that the verb has read is locked. Calls that end its letters leave its version alone,
+            // and so do not collide with each other.
             if let Some(Some(version)) = seen.operations.get(id) {
                 steps.locked.push(steered(*id, *version, change));
             }
+            // It never goes back, since the commit may be applied late, and twice.
             let touched = doc! { "$max": { "updated": time(rows.now()) } };
             let q = doc! { "_id": keys::operation(*id) };
             steps.plain.push((Coll::Operations, doc! { "q": q, "u": touched }));
@@ -254,6 +262,7 @@ impl Db {
                 },
                 "u": { "$set": { "state": state.as_str(), "v": found.version + 1 } },
             };
+            // Where somebody was first the condition does not hold, and the state has been written by them.
             self.update(Coll::Operations, vec![update]).await?;
         }
         Ok(())
@@ -321,6 +330,8 @@ fn item(operation: OperationId, index: u64, change: &ItemChange, version: Option
             if let Some(why) = &item.why {
                 fields.insert("why", why.as_str());
             }
+            // An item that is there was written by somebody else who applied the same commit, and may have changed
+            // since.
             doc! { "q": { "_id": id }, "u": { "$setOnInsert": fields }, "upsert": true }
         }
         ItemChange::Outcome { outcome, why, at } => {
@@ -357,6 +368,7 @@ fn started(
     let set = doc! {
         "number": number.cast_signed(),
         "spec": json(&operation.spec)?,
+        // It stands beside the specification, which is one text, so that claims can ask for it.
         "target": if operation.spec.target.is_handler() { "handler" } else { "outbox" },
         "state": state.as_str(),
         "by": json(&operation.by)?,

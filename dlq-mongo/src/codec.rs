@@ -44,6 +44,7 @@ impl Change {
         match value {
             Some(value) => self.put(name, value),
             None => {
+                // Absent and not null, since filters and indexes ask whether a field exists.
                 self.unset.insert(name, "");
             }
         }
@@ -59,6 +60,7 @@ pub(crate) fn count(count: u32) -> Bson {
 }
 
 fn unsigned(number: u64) -> Bson {
+    // BSON has no unsigned integers. The cast keeps all bits, and reading turns it round.
     Bson::Int64(number.cast_signed())
 }
 
@@ -100,12 +102,14 @@ pub(crate) fn put_state(row: &Row, to: &mut Change) {
     to.optional("finished", row.finished.map(unsigned));
     to.put("lapses", count(row.lapses));
     to.optional("dedup", row.key.as_ref().map(|key| keys::binary(key.to_bytes())));
+    // The token finds what one call has claimed. Whatever is written afterwards makes it another claim, or none.
     to.unset.insert("claim_token", "");
 }
 
 /// Fields that a failed run changes, but for the history.
 pub(crate) fn put_run(letter: &DeadLetter, to: &mut Change) {
     let error = letter.error();
+    // It is kept only where it differs, since it is as long as the error itself.
     let lower = Some(searchable(&error)).filter(|lower| *lower != error);
     to.put("generation", count(letter.generation));
     to.optional("cause", letter.cause.map(|cause| cause.as_str()));
@@ -147,6 +151,7 @@ pub(crate) fn put_body(letter: &DeadLetter, to: &mut Change) {
         .iter()
         .map(|(name, value)| Bson::Document(doc! { "k": name.as_str(), "v": value.as_str() }));
     to.put("attributes", attributes.collect::<Vec<_>>());
+    // Lists show the size, and a head has no payload to measure.
     let size = message.payload().map(|payload| unsigned(payload.len() as u64));
     to.optional("payload_size", size);
     let former = &letter.state.edited_from;
@@ -165,6 +170,7 @@ pub(crate) fn bytes_of(message: &Message) -> Document {
     }
     let headers = message.headers().iter().map(|header| {
         let mut pair = doc! { "n": keys::binary(&header.name[..]) };
+        // A header without a value is another one than a header with an empty value.
         if let Some(value) = &header.value {
             pair.insert("v", keys::binary(&value[..]));
         }

@@ -11,8 +11,8 @@
 //! 5. **Delete** the commit.
 //!
 //! Whoever meets a lock asks the commit: one that is `done` is applied by whoever comes; one that is `open` for longer than
-//! [`PATIENCE`] becomes `void`, by one conditional update as well, and its locks are taken away. So nobody waits for a process
-//! that has died, and a process that was paused finds its commit void when it goes on.
+//! [`COMMIT_TIMEOUT`] becomes `void`, by one conditional update as well, and its locks are taken away. So nobody waits
+//! for a process that has died, and a process that was paused finds its commit void when it goes on.
 //!
 //! | the process dies | what is stored | then |
 //! |---|---|---|
@@ -46,7 +46,7 @@ use crate::keys;
 use crate::parts::{INLINE, Reference};
 
 /// Time that an open commit is given before others make it void.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time for which a void commit is kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -182,6 +182,8 @@ impl Db {
         let mut document = doc! { "_id": id, "state": "open", "at": at.as_nanos() };
         // A document has a bound that many letters together may pass. Pieces are there before the commit names them.
         if bytes.len() <= 16 * INLINE {
+            // The steps are bytes and not a document, since servers before 5.0 store no field with a name such as
+            // `$set`.
             let steps = Binary { subtype: BinarySubtype::Generic, bytes };
             document.insert("steps", Bson::Binary(steps));
         } else {
@@ -390,7 +392,7 @@ impl Db {
                 Ok("done") => return self.apply(id, &self.steps(&commit).await?).await,
                 // The time counts from the first look by the clock of this process, so that clocks that differ shorten
                 // nobody's time.
-                Ok("open") if began.elapsed() < self.patience => sleep(PAUSE).await,
+                Ok("open") if began.elapsed() < self.commit_timeout => sleep(PAUSE).await,
                 Ok("open") => {
                     let steps = self.steps(&commit).await?;
                     self.void(id, &steps).await?;
@@ -403,8 +405,8 @@ impl Db {
     /// Ends commits that were left behind. Void ones are kept for a day, for those who still lock for them.
     pub(crate) async fn sweep_commits(&self) -> Result<u64> {
         let now = self.server_now().await?;
-        // Twice the patience keeps a commit under way from being made void by a clock that is a little ahead.
-        let left = now.before(self.patience * 2).as_nanos();
+        // Twice the timeout keeps a commit under way from being made void by a clock that is a little ahead.
+        let left = now.before(self.commit_timeout * 2).as_nanos();
         let mut swept = 0;
         // Apart from void ones, of which there may be so many that no other would be come to.
         for commit in
@@ -430,6 +432,7 @@ impl Db {
     }
 
     async fn oldest(&self, filter: Document) -> Result<Vec<Document>> {
+        // A sweep is part of a claim now and then, so it takes on no more than this at once.
         let options = FindOptions::builder().sort(doc! { "at": 1_i32 }).limit(100).build();
         self.find(Coll::Commits, filter, options).await
     }

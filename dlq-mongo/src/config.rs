@@ -10,7 +10,7 @@ use mongodb::event::command::CommandEvent;
 use mongodb::options::{Acknowledgment, ClientOptions, ServerAddress};
 
 use crate::MongoStore;
-use crate::commit::PATIENCE;
+use crate::commit::COMMIT_TIMEOUT;
 use crate::db::{Coll, Db};
 use crate::error::{During, Fault, Result};
 
@@ -51,7 +51,7 @@ pub struct MongoBuilder {
     migrate: bool,
     max_connections: Option<u32>,
     answer_timeout: Duration,
-    patience: Duration,
+    commit_timeout: Duration,
     events: Option<EventHandler<CommandEvent>>,
 }
 
@@ -74,7 +74,7 @@ impl MongoBuilder {
             migrate: true,
             max_connections: None,
             answer_timeout: ANSWER,
-            patience: PATIENCE,
+            commit_timeout: COMMIT_TIMEOUT,
             events: None,
         }
     }
@@ -126,7 +126,7 @@ impl MongoBuilder {
     /// Sets how long an open commit of another process is waited for, for tests.
     #[doc(hidden)]
     pub fn commit_timeout(mut self, timeout: Duration) -> Self {
-        self.patience = timeout;
+        self.commit_timeout = timeout;
         self
     }
 
@@ -219,7 +219,7 @@ impl MongoBuilder {
         let identity = format!("mongodb {} {name}.{}", hosts(&options), self.prefix);
         let client = Client::with_options(options)?;
         let (prefix, clock) = (self.prefix.clone(), self.clock.clone());
-        let db = Db::new(&client, &name, prefix, clock, self.answer_timeout, self.patience);
+        let db = Db::new(&client, &name, prefix, clock, self.answer_timeout, self.commit_timeout);
         // Unfit servers are refused before anything is written, since they would lose letters or run them twice (G6, G9).
         db.refuse_unfit().await?;
         db.refuse_capped().await?;
@@ -228,6 +228,7 @@ impl MongoBuilder {
 
     async fn start(self) -> Result<MongoStore> {
         let (db, identity) = self.connect().await?;
+        // A store of a newer program is refused before its indexes are touched.
         let found = db.version().await?;
         if self.migrate {
             db.ensure().await?;

@@ -102,7 +102,7 @@ pub(crate) struct Db {
     clock: Option<SharedClock>,
     answer_timeout: Duration,
     /// Time that an open commit of somebody else is given.
-    pub(crate) patience: Duration,
+    pub(crate) commit_timeout: Duration,
     offset: Mutex<Option<(Instant, i64)>>,
 }
 
@@ -113,14 +113,16 @@ impl Db {
         prefix: String,
         clock: Option<SharedClock>,
         answer_timeout: Duration,
-        patience: Duration,
+        commit_timeout: Duration,
     ) -> Self {
+        // A secondary may lag behind what this process has written. `local` also shows what a majority does not have
+        // yet: what is decided over it is only confirmed once a majority has both.
         let options = mongodb::options::DatabaseOptions::builder()
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .read_concern(ReadConcern::local())
             .build();
         let database = client.database_with_options(name, options);
-        Self { database, prefix, clock, answer_timeout, patience, offset: Mutex::default() }
+        Self { database, prefix, clock, answer_timeout, commit_timeout, offset: Mutex::default() }
     }
 
     /// The name of the database.
@@ -152,6 +154,7 @@ impl Db {
     /// The time of the server, to about a round trip.
     pub(crate) async fn server_now(&self) -> Result<Timestamp> {
         let known = *self.offset.lock().unwrap_or_else(PoisonError::into_inner);
+        // The offset is kept for a while, or every call would cost a round trip for the time alone.
         let offset = match known {
             Some((at, offset)) if at.elapsed() < FRESH => offset,
             _ => self.measure().await?,
@@ -194,6 +197,7 @@ impl Db {
             // the first try.
             let is_repeated = pauses.len() < PAUSES.len();
             let answer = timeout(self.answer_timeout, call()).await.unwrap_or_else(|_| {
+                // A silent server is not asked again, since each try would be waited for as long.
                 let silent = self.answer_timeout.as_secs();
                 Err(Fault::unavailable(format!(
                     "no response from server for {silent} s; see that it can be reached"
@@ -254,6 +258,7 @@ impl Db {
 
     /// Number of documents that match, exactly.
     pub(crate) async fn count(&self, coll: Coll, filter: Document) -> Result<u64> {
+        // The command `count` estimates on a sharded cluster, and may be wrong after a crash of the server.
         let pipeline = vec![
             doc! { "$match": filter },
             doc! { "$group": { "_id": 1_i32, "n": { "$sum": 1_i64 } } },
@@ -326,6 +331,8 @@ impl Db {
         };
         let run = || async {
             let answer = self.database.run_command(command.clone()).await?;
+            // A write that was not confirmed by enough members is reported inside an answer that is otherwise a
+            // success.
             concern(&answer)?;
             Ok(answer)
         };
@@ -386,6 +393,7 @@ fn judged(answer: Document) -> Result<(u64, Vec<usize>)> {
 fn concern(answer: &Document) -> Result<()> {
     let Ok(error) = answer.get_document("writeConcernError") else { return Ok(()) };
     let text = error.get_str("errmsg").unwrap_or("no reason given");
+    // The command may be sent again: what has happened does not happen twice, and its confirmation is waited for anew.
     Err(Fault::unavailable(format!(
         "a majority of the servers has not confirmed the write ({text}); see that they run"
     ))

@@ -43,6 +43,8 @@ impl Db {
                 }
                 let q = doc! { "_id": keys::letter(row.letter.id), "lock": { "$exists": false } };
                 let update = |change: Document| {
+                    // The version grows, so that a call that has decided over the letter with its former key decides
+                    // anew.
                     let mut u = doc! { "$inc": { "v": 1_i64 } };
                     u.extend(change);
                     doc! { "q": q.clone(), "u": u }

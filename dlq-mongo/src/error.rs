@@ -66,6 +66,7 @@ impl From<Error> for Fault {
                 let detail = "connection lost; see that the server runs and can be reached";
                 (StoreErrorKind::Unavailable, detail.to_owned(), true)
             }
+            // The driver itself has searched for as long as it was given, so it is not asked again.
             ErrorKind::ServerSelection { .. } | ErrorKind::DnsResolve { .. } => {
                 let detail =
                     "no server that takes writes was found; see that it runs and can be reached";

@@ -37,6 +37,7 @@ impl All {
         let mut simple = Document::new();
         let mut rest = Vec::new();
         for condition in self.0 {
+            // A field can stand in a document once: a second condition on it would replace the first.
             let is_free =
                 condition.keys().all(|name| !name.starts_with('$') && !simple.contains_key(name));
             if is_free { simple.extend(condition) } else { rest.push(Bson::Document(condition)) }
@@ -69,7 +70,9 @@ impl All {
         self.any("class", filter.classes.iter().map(|word| word.as_str()));
         self.any("fingerprint", filter.fingerprints.iter().map(ToString::to_string));
         if let Some(text) = filter.error.as_deref().filter(|text| !text.is_empty()) {
+            // `search` is kept only where it differs from the error.
             let within = doc! { "$ifNull": ["$search", "$error"] };
+            // Without `$literal`, a text that begins with `$` would name a field.
             let at = doc! { "$indexOfBytes": [within, { "$literal": searchable(text) }] };
             self.add(doc! { "$expr": { "$gte": [at, 0_i32] } });
         }
@@ -156,6 +159,7 @@ fn subject(pattern: &SubjectPattern) -> Document {
         match token {
             ">" => {
                 // One token or more, and a token may be empty.
+                // A dot would not match the end of a line.
                 expression.push_str(r"[\s\S]*");
                 break;
             }
@@ -166,6 +170,7 @@ fn subject(pattern: &SubjectPattern) -> Document {
             expression.push_str(r"\.");
         }
     }
+    // A dollar would also match before a line's end that is the last character.
     expression.push_str(r"\z");
     match (CString::try_from(expression), CString::try_from("")) {
         (Ok(pattern), Ok(options)) => {

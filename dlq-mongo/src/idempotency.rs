@@ -118,7 +118,9 @@ impl Db {
     /// The time at which a key may be forgotten: for `purge`, and for the server, whose clock it is then.
     fn forget(&self, at: Timestamp, set: &mut Document) {
         set.insert("forget", time(at));
+        // The server forgets by its own clock, with which a given one need not agree.
         if self.has_own_time() {
+            // Such a time has whole milliseconds, and one more keeps the server from forgetting too early.
             set.insert("expires", Bson::DateTime(DateTime::from_millis(at.as_millis() + 1)));
         }
     }
@@ -133,6 +135,8 @@ impl Db {
         loop {
             let now = self.now().await?;
             let found = self.key(&id).await?;
+            // What is found may change before the write below. The write has it as its condition, and the loop looks
+            // again.
             if let Some(entry) = found.filter(|entry| entry.until > now) {
                 match entry.phase {
                     Phase::Held => {
@@ -310,6 +314,7 @@ impl Idempotency for MongoIdempotency {
             .projection(doc! { "fence": 1_i32 })
             .build();
         let found = db.find(Coll::Keys, doc! { "forget": old.clone() }, options).await;
+        // The fence is part of the condition, since a key may be claimed between the two commands.
         let delete = |found: &Document| {
             // One that was claimed meanwhile is kept.
             let mut q = found.clone();

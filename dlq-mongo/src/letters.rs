@@ -77,6 +77,8 @@ impl Db {
             let found = self.find(Coll::Letters, filter, FindOptions::default()).await?;
             let (rows, torn) = self.whole(found).await?;
             letters.extend(rows.into_iter().map(|row| (row.letter.id, row.letter)));
+            // A letter whose pieces are missing was written anew after it was read. Only where that goes on is it
+            // damage.
             wanted = torn;
         }
         if let Some(torn) = wanted.first() {
@@ -136,6 +138,7 @@ impl Db {
         }
         let pipeline = vec![
             doc! { "$match": All::letters(filter).build() },
+            // `$last` takes the letter that comes last, for which they have to come in their order.
             doc! { "$sort": sort(Order::OldestFirst) },
             doc! { "$group": {
                 "_id": { "f": "$fingerprint", "c": "$consumer" },
@@ -200,6 +203,7 @@ impl Db {
             *stats.by_status.entry(status).or_default() += n;
             stats.oldest = Some(stats.oldest.map_or(first, |oldest| oldest.min(first)));
             stats.newest = Some(stats.newest.map_or(last, |newest| newest.max(last)));
+            // The counts below are of what somebody still has to deal with.
             if !status.is_unresolved() {
                 continue;
             }

@@ -68,6 +68,7 @@ impl Db {
         }
         if !needs.states.is_empty() {
             let ids: Vec<_> = needs.states.iter().map(|id| keys::operation(*id)).collect();
+            // States are read without waiting for locks: they are only looked at, and may change before the commit.
             for id in &needs.states {
                 rows.supply_state(*id, None);
             }
@@ -147,6 +148,7 @@ impl Db {
         let filter = doc! { "_id": { "$in": wanted } };
         for _ in 0..TRIES {
             let found = self.rows(filter.clone(), FindOptions::default(), depth, seen).await?;
+            // The lock has been waited for, so it is read again at once.
             if found.is_locked {
                 continue;
             }
@@ -169,6 +171,7 @@ impl Db {
         seen: &mut Seen,
     ) -> Result<()> {
         if let Select::Orphans { operation, consumers, limit } = select {
+            // Orphans have no letter, so they are looked for among the items.
             let found = self.orphans(*operation, consumers, *limit).await?;
             rows.supply_select(select.clone(), depth, found);
             return Ok(());
@@ -266,6 +269,7 @@ impl Db {
             let wanted = needs.owners.iter().map(|key| keys::binary(key.to_bytes()));
             let filter = doc! { "dedup": { "$in": wanted.collect::<Vec<_>>() } };
             for key in &needs.owners {
+                // Those that are not found are supplied as free, so that they are not asked for again.
                 rows.supply_owner(key.clone(), None);
             }
             let fields = doc! { "dedup": 1_i32 };

@@ -51,6 +51,7 @@ impl Db {
 
     pub(crate) async fn write_processed(&self, events: &[ProcessedEvent]) -> Result<()> {
         let document = |event: &ProcessedEvent| {
+            // The id is made here and not by the server, so that what is sent twice is written once.
             Ok(doc! { "_id": ObjectId::new(), "at": time(event.at), "event": json(event)? })
         };
         let documents = events.iter().map(document).collect::<Result<_>>()?;
@@ -83,6 +84,7 @@ impl Db {
         let first = self.find(Coll::Letters, filter, options).await?;
         let mut next = first.first().map(|found| at(found, "available"));
         let active = doc! { "state": { "$in": ["canary", "running"] }, "target": "handler" };
+        // Most often nothing is under way. Counting the items of operations costs more than this question.
         if self.find_one(Coll::Operations, active.clone()).await?.is_none() {
             return Ok(next);
         }

@@ -36,6 +36,8 @@ impl CrashMarks for MongoStore {
             return self.db().delete(Coll::Marks, vec![delete]).await.map(drop).during(DURING);
         }
         let none: [Bson; 0] = [];
+        // Pushing nothing with a slice keeps the first tokens, which are of the runs that began earlier, and never adds
+        // one.
         let first = doc! { "$each": none.as_slice(), "$slice": i64::from(left) };
         let keep = doc! { "q": q, "u": { "$push": { "runs": first } } };
         self.db().update(Coll::Marks, vec![keep]).await.map(drop).during(DURING)

@@ -161,6 +161,7 @@ impl Db {
         let from = i64::try_from(after).unwrap_or(i64::MAX);
         let filter = doc! { "operation": keys::operation(id), "index": { "$gte": from } };
         let limit = i64::from(limit.max(1));
+        // One item more than asked for tells whether there is another page.
         let options = FindOptions::builder().sort(doc! { "index": 1_i32 }).limit(limit + 1).build();
         let found = self.find(Coll::Items, filter, options).await?;
         let mut items = found.iter().map(read_item).collect::<Result<Vec<_>>>()?;
@@ -175,8 +176,10 @@ impl Db {
         let eligible = All::letters(&spec.filter).with(free).build();
         let most = i64::try_from(spec.limit.unwrap_or(u64::MAX)).unwrap_or(i64::MAX);
         let mut plan = Plan::default();
+        // The server refuses a limit of 0.
         if most > 0 {
             let mut pipeline = vec![doc! { "$match": eligible.clone() }];
+            // Without a limit all are counted, and their order does not matter.
             if spec.limit.is_some() {
                 pipeline.push(doc! { "$sort": sort(spec.order) });
                 pipeline.push(doc! { "$limit": most });

@@ -134,6 +134,7 @@ impl Db {
         if whole.len() <= INLINE {
             to.unset.insert("message_parts", "");
             for name in ["payload", "message_key"] {
+                // What an earlier version of the letter had must not stay.
                 if !bytes.contains_key(name) {
                     to.unset.insert(name, "");
                 }
@@ -143,6 +144,7 @@ impl Db {
         }
         let parts = self.write_parts(&keys::letter(row.letter.id), &whole, at).await?;
         to.set.insert("message_parts", parts.written());
+        // These are among the pieces now.
         for name in ["payload", "message_key", "headers"] {
             to.unset.insert(name, "");
         }
@@ -184,6 +186,7 @@ impl Db {
                 Reference::read(&document, "message_parts"),
                 Reference::read(&document, "history_parts"),
             );
+            // A row that lacks pieces is told apart and not refused: its letter was written anew between the two reads.
             let is_torn = |reference: Option<Reference>| {
                 reference.is_some_and(|reference| !parts.contains_key(&reference))
             };

@@ -116,6 +116,8 @@ impl Db {
                 })
                 .collect();
             if !indexes.is_empty() {
+                // The server leaves an index alone that is there as it is defined, so any number of processes may do
+                // this at once.
                 let create = doc! { "createIndexes": self.name(coll), "indexes": indexes };
                 self.command(create).await?;
             }
@@ -159,6 +161,7 @@ impl Db {
 
     /// Names of the collections that are there, and those of them that are capped.
     async fn collections(&self) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
+        // So many in the first batch that no second one has to be fetched.
         let list = doc! { "listCollections": 1_i32, "cursor": { "batchSize": 10_000_i32 } };
         let answer = self.command(list).await?;
         let batch = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));

@@ -57,6 +57,7 @@ impl Db {
                 });
                 (all.with(unlocked()), by_item(), *limit)
             }
+            // It waits for letters that others are writing, and does not pass over them: a cancel must not miss one.
             Select::Open { operation, limit } => {
                 let idle = doc! {
                     "claim_former": "pending",

@@ -4,7 +4,7 @@ use std::time::Duration;
 use dlq_core::StoreError;
 use tokio::time::Instant;
 
-use crate::commit::PATIENCE;
+use crate::commit::COMMIT_TIMEOUT;
 use crate::db::Db;
 use crate::error::{During, Result};
 use crate::{MongoBuilder, MongoIdempotency};
@@ -96,7 +96,8 @@ impl MongoStore {
     }
 }
 
-const _: () = assert!(SWEEP.as_secs() >= PATIENCE.as_secs(), "what is under way is left alone");
+const _: () =
+    assert!(SWEEP.as_secs() >= COMMIT_TIMEOUT.as_secs(), "what is under way is left alone");
 
 const _: () = {
     const fn store<S: dlq_core::Store + dlq_core::CrashMarks + Clone>() {}

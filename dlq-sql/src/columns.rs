@@ -192,6 +192,7 @@ pub(crate) fn put_state<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) ->
 pub(crate) fn put_run<'v>(row: impl Into<Parts<'v>>, to: &mut impl Put<'v>) -> Result<()> {
     let letter = row.into().letter;
     let error = letter.error();
+    // Searches look at the error in lower case. Where it is that already, the second column stays empty.
     let lower = Some(searchable(&error)).filter(|lower| *lower != error);
     to.count(letter.generation)?;
     to.text(letter.cause.map(|cause| cause.as_str().into()))?;
@@ -241,6 +242,7 @@ pub(crate) fn read_head(fields: &mut impl Take) -> Result<Row> {
 pub(crate) fn read_summary(fields: &mut impl Take) -> Result<LetterSummary> {
     let (row, head) = read(fields)?;
     let mut summary = row.letter.summary();
+    // A head has no history, from which a letter knows its error, and no payload to measure: the columns say both.
     summary.error = head.error;
     summary.payload_size = head.payload_size;
     Ok(summary)
@@ -338,6 +340,7 @@ fn read(fields: &mut impl Take) -> Result<(Row, Head)> {
     let former = fields.word_or_none("claim_former")?;
     let owner = fields.text_or_none()?;
     let sender = fields.text_or_none()?;
+    // Both are written together. A row that has only one of them was changed by hand, and counts as not claimed.
     row.claim = match (until, former) {
         (Some(until), Some(former)) => {
             Some(Held { former, until, owner: owner.unwrap_or_default(), sender })

@@ -79,6 +79,7 @@ pub(crate) trait Take {
 
     fn bindings(&mut self) -> Result<Vec<Binding>> {
         let bytes = self.bytes_or_none()?;
+        // A binding that is cut off is damage: passed over, it would let a former message count as another one.
         let (bindings, rest) = bytes.as_deref().unwrap_or_default().as_chunks();
         if !rest.is_empty() {
             return Err(Fault::corrupt("list of bindings", &"it does not end with a whole one"));

@@ -204,9 +204,23 @@ async fn table(
     if let Some(cluster) = &args.cluster {
         builder = builder.cluster(cluster);
     }
-    let opened = builder.open().await.map_err(CliError::from);
+    let opened = builder.open().await.map_err(|error| translated(CliError::from(error)));
     let opened = opened.map_err(|error| error.about(&format!("table `{name}` of {shown}")))?;
     Ok(Foreign::Table(Box::new(opened)))
+}
+
+/// The error with what the library advises as it is said in arguments.
+#[cfg(feature = "postgres")]
+fn translated(error: CliError) -> CliError {
+    let in_arguments = |text: String| {
+        text.replace("with `ForeignBuilder::map`", "(--map payload=COLUMN --map subject=COLUMN)")
+            .replace("with `PostgresStore::builder`", "as one (the URL alone, after --from)")
+    };
+    match error {
+        CliError::Failed(text) => CliError::Failed(in_arguments(text)),
+        CliError::Refused(text) => CliError::Refused(in_arguments(text)),
+        other @ CliError::Closed => other,
+    }
 }
 
 #[cfg(feature = "mongo")]

@@ -117,6 +117,27 @@ fn rows_that_cannot_be_read_are_said_and_counted() {
 }
 
 #[test]
+fn unknown_columns_are_mapped_by_arguments() {
+    let Some(url) = server() else { return };
+    psql(url, "CREATE SCHEMA import_unknown; CREATE TABLE import_unknown.t (a INT, b TEXT)");
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite://{}", folder.path().join("dlq.db").display());
+    let ran = run(&[
+        "--from",
+        &store,
+        "import",
+        "--create",
+        "--from-table",
+        "import_unknown.t",
+        "--database",
+        url,
+    ]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("(--map payload=COLUMN --map subject=COLUMN)"), "{}", ran.err);
+    assert!(!ran.err.contains("ForeignBuilder"), "{}", ran.err);
+}
+
+#[test]
 fn what_was_asked_wrongly_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite://{}", folder.path().join("dlq.db").display());

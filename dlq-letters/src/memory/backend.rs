@@ -118,6 +118,7 @@ impl World {
         let release = self
             .campaigns
             .iter()
+            // An operation whose letters are all of other consumers must not wake these.
             .filter(|campaign| campaign.has_queued(consumers))
             .filter_map(|campaign| campaign.next_release(now))
             .min();

@@ -34,6 +34,7 @@ impl World {
         }
         for (select, depth) in &needs.selects {
             let found = self.select(select, rows.now());
+            // Verbs take a selected item for queued without asking, so the commit compares it as if it had been read.
             for item in &found {
                 self.load_letter(item.letter, *depth, rows, seen);
                 if let Select::Queued { operation, .. } | Select::Orphans { operation, .. } = select
@@ -54,6 +55,8 @@ impl World {
             seen.operations.entry(*id).or_insert(campaign.map(|campaign| campaign.version));
             rows.supply_operation(*id, campaign.map(|campaign| campaign.operation.clone()));
         }
+        // A state that is only looked at is not noted as seen: it may change before the commit, as in stores with
+        // locks.
         for id in &needs.states {
             rows.supply_state(*id, self.campaign(*id).map(|campaign| campaign.operation.state));
         }
@@ -126,6 +129,8 @@ impl World {
 
     fn load_letter(&self, id: LetterId, depth: Depth, rows: &mut Rows, seen: &mut Seen) {
         let row = self.rows.get(&id);
+        // The first version counts. A letter that is loaded once more, with all of it, may have changed since, and the
+        // commit has to notice.
         seen.letters.entry(id).or_insert(row.map(|row| row.tag));
         let row = row.map(|row| if depth == Depth::Whole { row.clone() } else { head(row) });
         rows.supply_letter(id, row, depth);
@@ -171,6 +176,7 @@ impl World {
                         self.of_item(*operation, item).is_some_and(|row| row.is_idle_replay(now))
                     })
                 };
+                // Released letters are due, and a consumer may claim them at any moment, so they are taken back first.
                 let open = with(ItemOutcome::Released).chain(with(ItemOutcome::Queued));
                 open.take(size(*limit)).collect()
             }
@@ -211,6 +217,7 @@ impl World {
             let matches = |id| self.rows.get(id).is_some_and(|row| filter.matches(&row.letter));
             due.filter(|(.., id)| matches(id)).take(limit).copied().collect()
         };
+        // Each line is read up to the whole limit, since all letters that are due first may be of one consumer.
         let mut places: Vec<DueKey> = if filter.consumers.is_empty() {
             self.lines.values().flat_map(take).collect()
         } else {
@@ -249,6 +256,8 @@ fn walk(
 /// Returns true if the map takes it for a range.
 fn is_range(from: std::ops::Bound<ByAge>, to: std::ops::Bound<ByAge>) -> bool {
     use std::ops::Bound::{Excluded, Included};
+    // The map panics on a range whose ends cross, and on one that is empty and excludes both. A walk that has come to
+    // its end asks for such a one.
     match (from, to) {
         (Included(from) | Excluded(from), Included(to) | Excluded(to)) => from < to,
         _ => true,

@@ -113,6 +113,7 @@ impl CrashMarks for MemoryStore {
         if left == 0 {
             marks.remove(&letter);
         } else if let Some(mark) = marks.get_mut(&letter) {
+            // An end never adds a mark: it may be told twice, and another run may have ended in between.
             *mark = left.min(*mark);
         }
         Ok(())

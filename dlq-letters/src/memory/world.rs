@@ -131,6 +131,7 @@ impl World {
         if let Some(former) = row.key.take() {
             self.keys.remove(&former);
         }
+        // A verb that decides over the row as it was would write its former key back.
         row.tag += 1;
         if let Some(key) = key
             && !self.keys.contains_key(&key)
@@ -148,6 +149,7 @@ fn place(row: &Row) -> Option<DueKey> {
 /// A copy of a row without payload, key, headers and history.
 pub(super) fn head(row: &Row) -> Row {
     let Row { tag, letter, fence, claim, finished, lapses, item, key } = row;
+    // What filters and rules look at stays, since verbs decide over heads.
     let mut message = Message::tombstone(letter.message.subject_shared().clone());
     if let Some(id) = letter.message.id() {
         message = message.with_id(id);

@@ -66,6 +66,7 @@ impl Group {
     /// Puts letters in groups of at most `limit` letters, with the newest of its original in each. They come oldest first.
     pub(crate) fn split(mut letters: Vec<Seen>, limit: u64) -> Vec<Self> {
         let Some(Seen { id: kept, .. }) = letters.pop() else { return Vec::new() };
+        // A group needs two letters at least, also where a store changes only one in a step.
         let most = usize::try_from(limit.saturating_sub(1)).unwrap_or(usize::MAX).max(1);
         letters.chunks(most).map(|older| Self { kept, older: older.to_vec() }).collect()
     }
@@ -86,6 +87,7 @@ pub(crate) struct Collapse {
 impl Verb for Collapse {
     /// Number of letters removed.
     type Output = u64;
+    // A second run would find the letters gone and answer that none was removed.
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {

@@ -57,6 +57,7 @@ impl Take {
             let owner = self.0.sender(&row.letter.origin);
             let lease = Lease { fence, owner, now, until };
             let (token, former) = row.send(&lease);
+            // The item of a lapsed letter is `sending` already, and its counts stay as they are.
             if !lapsed {
                 rows.set_outcome(self.0.operation, item.index, ItemOutcome::Sending, None)?;
             }
@@ -115,6 +116,8 @@ impl Take {
 }
 
 impl Verb for Take {
+    // It may run again after its answer was lost. What the first run took stays `sending` until its lease ends, and is
+    // settled then like that of a sender that died.
     type Output = Took;
 
     fn needs(&self, needs: &mut Needs) {
@@ -147,6 +150,7 @@ impl Verb for Take {
         if room > 0 {
             self.take_queued(rows, &operation, room, &mut took)?;
         }
+        // The sender is told the operation as this step leaves it, and by that when to ask again.
         took.operation = rows.operation(id)?.unwrap_or(operation);
         took.wait = took.operation.next_chance(rows.now()).map(|at| at.since(rows.now()));
         Ok(took)
@@ -245,6 +249,8 @@ impl Verb for Succeed {
         self.0.iter().for_each(|death| needs.letter(death.letter, Depth::Head));
     }
 
+    // A success may arrive before its send was recorded, be told twice, or be about a death that is not the last one.
+    // None of that is an error: a consumer tells it in passing and does not wait for the answer.
     fn decide(&self, rows: &mut Rows) -> Result<u64, Stop> {
         let resolved = each(&self.0, |death| Self::one(rows, death))?;
         Ok(resolved.into_iter().filter(|is| *is).count() as u64)

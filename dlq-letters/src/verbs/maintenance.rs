@@ -49,6 +49,7 @@ pub(crate) struct MarkPage {
 
 impl Verb for MarkPage {
     type Output = Step;
+    // A second run would find the letters marked, count none, and make another entry in the audit.
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
@@ -71,6 +72,7 @@ pub(crate) struct DeletePage {
 
 impl Verb for DeletePage {
     type Output = Step;
+    // A second run would find the letters gone, count none, and make another entry in the audit.
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
@@ -150,6 +152,7 @@ impl EditLetter {
 
 impl Verb for EditLetter {
     type Output = DeadLetter;
+    // A second run would be another edit, with an entry of its own in the audit.
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {

@@ -32,6 +32,7 @@ pub(crate) struct Begun {
 
 impl Verb for Start {
     type Output = Begun;
+    // A second run would start another operation, over the letters that the first one left.
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {
@@ -43,6 +44,7 @@ impl Verb for Start {
         let now = rows.now();
         let number = rows.operation_number()?;
         let id = OperationId::of(&self.by.who, now, number);
+        // A walk reads at least one letter, and an operation with the limit 0 freezes none.
         let page = if is_full(&self.spec, 0) { Page::default() } else { self.walk.page(rows)? };
         let next = page.next.filter(|_| !is_full(&self.spec, page.found.len() as u64));
         // While letters are still to be frozen the operation is `preparing` and releases nothing, so that no letter is sent
@@ -82,6 +84,7 @@ pub(crate) struct Freeze {
 
 impl Verb for Freeze {
     type Output = Begun;
+    // A second run would freeze another page beyond the limit of the operation, which was reckoned without the first.
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {

@@ -19,6 +19,7 @@ impl Verb for Beat {
 
     fn decide(&self, rows: &mut Rows) -> Result<(), Stop> {
         let (key, now) = (DocumentKey::presence(&self.0), rows.now());
+        // A record that another version wrote, and this one cannot read, is made anew.
         let known = rows.document(&key)?.and_then(read);
         let is_new = known.is_none();
         let mut presence = known.unwrap_or_else(|| Presence::new(self.0.clone(), now));

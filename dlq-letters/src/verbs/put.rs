@@ -14,6 +14,7 @@ pub(crate) struct Put(pub(crate) Vec<DeadLetter>);
 impl Verb for Put {
     type Output = Vec<Receipt>;
 
+    // The verb may run again after its answer was lost: a death that is there changes nothing (G2).
     fn needs(&self, needs: &mut Needs) {
         arriving(self.0.iter().map(|letter| letter.id), needs);
     }
@@ -51,6 +52,7 @@ pub(crate) struct Restore {
 
 impl Verb for Restore {
     type Output = Vec<Receipt>;
+    // A second run would find the letters there, and its receipts would say that nothing was restored.
     const ONCE: bool = true;
 
     fn needs(&self, needs: &mut Needs) {

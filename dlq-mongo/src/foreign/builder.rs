@@ -9,7 +9,7 @@ use mongodb::{Client, Database};
 
 use super::field::{self, TOLD_BY};
 use super::letter::Reader;
-use super::{ForeignCollection, patient};
+use super::{ForeignCollection, answered_within};
 use crate::db::Db;
 use crate::error::{During as _, Fault, Result};
 
@@ -113,7 +113,7 @@ impl ForeignBuilder {
     ///   event-dlq writes.
     pub async fn open(self) -> std::result::Result<ForeignCollection, StoreError> {
         let limit = self.answer_timeout;
-        patient(limit, self.start()).await.during("open the collection")
+        answered_within(limit, self.start()).await.during("open the collection")
     }
 
     async fn start(self) -> Result<ForeignCollection> {
@@ -183,6 +183,7 @@ impl ForeignBuilder {
             return Ok(());
         }
         match collection.find_one(doc! {}).projection(doc! { "_id": 1_i32 }).await? {
+            // An empty collection has nothing by which it could be told, and nothing that could be misread.
             None => Ok(()),
             Some(_) => Err(Fault::new(
                 StoreErrorKind::InvalidConfig,

@@ -58,6 +58,7 @@ impl Reader {
 
 /// The place of a document in its collection: a hash of its key.
 fn position(type_name: &str, key: &str) -> Position {
+    // A number and a text with the same digits are different keys.
     let text = format!("{type_name}:{key}");
     let hash = LetterId::of(&Origin::new("mongodb", text, Position::Offset(0)), None, "");
     let number = u128::from_be_bytes(*hash.as_bytes());

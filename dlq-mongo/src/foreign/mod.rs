@@ -143,7 +143,9 @@ impl ForeignCollection {
     /// `Unavailable` if the server does not answer.
     pub async fn count(&self) -> std::result::Result<u64, StoreError> {
         let count = async { Ok(self.collection.count_documents(doc! {}).await?) };
-        patient(self.answer_timeout, count).await.during("count the documents of the collection")
+        answered_within(self.answer_timeout, count)
+            .await
+            .during("count the documents of the collection")
     }
 
     /// The next documents, in the order of `_id`; `None` after the last.
@@ -168,11 +170,12 @@ impl ForeignCollection {
                 "an earlier call was cut off and its documents would be missing; open the collection and read it again",
             ));
         }
+        // It stays true where the call is dropped or fails: the cursor has then passed documents that nobody has got.
         self.is_reading = true;
         let (mut page, mut bytes) = (Vec::new(), 0);
         while page.len() < DOCUMENTS && bytes < BYTES {
             let advance = async { Ok(self.cursor.advance().await?) };
-            if !patient(self.answer_timeout, advance).await? {
+            if !answered_within(self.answer_timeout, advance).await? {
                 break;
             }
             let document = self.cursor.current();
@@ -184,7 +187,7 @@ impl ForeignCollection {
     }
 }
 
-async fn patient<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+async fn answered_within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(limit, call).await.unwrap_or_else(|_| {
         let silent = limit.as_secs();
         Err(Fault::unavailable(format!(

@@ -24,6 +24,8 @@ pub(super) enum Value<'d> {
 pub(super) fn elements(
     document: &RawDocument,
 ) -> impl Iterator<Item = Result<(&str, Value<'_>), String>> {
+    // The driver refuses a text that is not UTF-8, so texts are cut out of the bytes here. For that their places are
+    // counted.
     let mut at = size_of::<i32>();
     document.iter_elements().map(move |element| {
         let element = element.map_err(|error| error.to_string())?;

@@ -71,6 +71,7 @@ impl ServerInfo {
             let text = format!(
                 "cannot use {address}: it is a replica; give the URL of its master, or open by sentinels"
             );
+            // Sentinels may still name a master that was demoted a moment ago; another attempt finds its successor.
             let kind = if through_sentinel {
                 RedisErrorKind::Unavailable
             } else {
@@ -84,6 +85,7 @@ impl ServerInfo {
                  `cluster`)"
             )));
         }
+        // Where `INFO` is forbidden, nothing is known, and nothing is refused.
         if through_cluster && self.version.is_some() && !self.is_cluster {
             return Err(RedisError::config(format!(
                 "cannot use {address} as a cluster: it is a single server; open it with `RedisClient::open`"

@@ -73,6 +73,7 @@ impl ClusterEndpoint {
     /// Returns a client of each master that has slots.
     pub(super) async fn masters(&self, config: &RedisConfig) -> Result<Vec<Client>, RedisError> {
         let mut masters: Vec<Client> = Vec::new();
+        // A master that has several ranges comes once for each.
         for (_, client) in self.ranges(config).await? {
             let addr = client.get_connection_info().addr();
             if masters.iter().all(|known| known.get_connection_info().addr() != addr) {
@@ -85,6 +86,7 @@ impl ClusterEndpoint {
     /// Asks one node after another for the owners of all slots.
     async fn ranges(&self, config: &RedisConfig) -> Result<Ranges, RedisError> {
         let mut last = None;
+        // Any node knows the owners of all slots, so that one that is down costs no more than its time limit.
         for node in &self.nodes {
             match ranges_by(node, config).await {
                 Ok(ranges) => return Ok(ranges),

@@ -141,6 +141,7 @@ impl Endpoint {
                 within(config.connect_timeout, asked).await?
             }
         };
+        // Without clusters there is one server, whatever the key.
         let _ = key;
         connect(&client, config, response).await
     }

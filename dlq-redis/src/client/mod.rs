@@ -152,6 +152,7 @@ impl RedisClient {
         let by_sentinel = false;
         let address = endpoint.to_string();
         info.judge(&address, endpoint.is_cluster(), by_sentinel, config.allow_eviction)?;
+        // The connection that was made for `INFO` serves calls from now on. A cluster has a client of its own for them.
         let link = match endpoint.is_cluster() {
             true => endpoint.connect(&config).await?,
             false => Link::Node(node),
@@ -296,13 +297,14 @@ impl RedisClient {
         call: &ScriptCall,
         touch: &Cmd,
         wanted: u32,
-        patience: Duration,
+        replica_timeout: Duration,
     ) -> Result<(Value, u64), RedisError> {
         let mut wait = redis::cmd("WAIT");
         // Zero would be for ever.
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1);
+        let millis = u64::try_from(replica_timeout.as_millis()).unwrap_or(u64::MAX).max(1);
         wait.arg(wanted).arg(millis);
-        let limit = self.limit().saturating_add(patience);
+        let limit = self.limit().saturating_add(replica_timeout);
+        // The text goes along only when the server turns out not to know the script.
         let mut script = call.by_digest().clone();
         loop {
             let is_told = script.args_iter().next() == Some(redis::Arg::Simple(b"EVAL".as_slice()));

@@ -57,6 +57,7 @@ impl ScriptCall {
     pub(super) fn by_text(&self) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(self.script.text);
+        // The first two are the command and the digest, for which the text stands here.
         for arg in self.cmd.args_iter().skip(2) {
             if let Arg::Simple(bytes) = arg {
                 cmd.arg(bytes);

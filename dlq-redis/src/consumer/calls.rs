@@ -1,4 +1,4 @@
-//! [`Calls`]: words to the server about many deliveries, on one way.
+//! [`Calls`]: requests to the server about many deliveries, on one way.
 //!
 //! One task sends all that were given to it while it waited for the answer before. A lone acknowledgement is sent at once,
 //! and under load one round trip serves up to 256.
@@ -38,9 +38,9 @@ const GATHER: Duration = Duration::from_millis(1);
 
 type CallResult = Result<bool, RedisError>;
 
-/// A word about one delivery. Its answer is false where the delivery is no longer ours.
+/// A request about one delivery. Its answer is false where the delivery is no longer ours.
 #[derive(Clone, Debug)]
-pub(super) enum Word {
+pub(super) enum Request {
     /// With a proof: only where that key exists.
     Ack {
         id: Arc<str>,
@@ -64,7 +64,7 @@ pub(super) enum Word {
     },
 }
 
-impl Word {
+impl Request {
     /// The key that must exist.
     fn proof(&self) -> Option<&str> {
         match self {
@@ -76,7 +76,7 @@ impl Word {
 
 #[derive(Debug)]
 struct Asked {
-    word: Word,
+    request: Request,
     by: By,
 }
 
@@ -90,7 +90,7 @@ impl Asked {
 #[derive(Debug)]
 enum By {
     Caller(oneshot::Sender<CallResult>),
-    /// No caller: the word is repeated until it is heard, or until this time.
+    /// No caller: the request is repeated until it is heard, or until this time.
     Nobody(Instant),
 }
 
@@ -104,8 +104,8 @@ struct Posted {
 }
 
 impl Posted {
-    fn over(&self, words: usize) {
-        self.open.fetch_sub(words, Ordering::AcqRel);
+    fn over(&self, requests: usize) {
+        self.open.fetch_sub(requests, Ordering::AcqRel);
         self.fewer.notify_waiters();
     }
 }
@@ -127,34 +127,35 @@ impl Calls {
         Self { asked, posted, _task: task }
     }
 
-    pub(super) async fn say(&self, word: Word) -> CallResult {
+    pub(super) async fn send(&self, request: Request) -> CallResult {
         let gone =
             || RedisError::new(RedisErrorKind::Unavailable, "the runtime of the source has ended");
         let (answer, answered) = oneshot::channel();
-        let asked = Asked { word, by: By::Caller(answer) };
+        let asked = Asked { request, by: By::Caller(answer) };
         self.asked.send(asked).map_err(|_| gone())?;
-        // This ends the gathering of posted words, so that a caller does not wait for them.
+        // This ends the gathering of posted requests, so that a caller does not wait for them.
         self.posted.awaited.notify_one();
         answered.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Says a word whose answer nobody awaits, until it is heard or `until` has come. False where that is not possible.
-    pub(super) fn post(&self, word: Word, until: Instant) -> bool {
-        // A word is counted before it is handed over: `heard` waits for the count, and would miss one that is counted
-        // later.
+    /// Sends a request whose answer nobody awaits, until it is heard or `until` has come. False where that is not
+    /// possible.
+    pub(super) fn post(&self, request: Request, until: Instant) -> bool {
+        // A request is counted before it is handed over: `heard` waits for the count, and would miss one that is
+        // counted later.
         let is_room = |open| (open < POSTED).then_some(open + 1);
         let taken = self.posted.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_room);
         if taken.is_err() {
             return false;
         }
-        let is_sent = self.asked.send(Asked { word, by: By::Nobody(until) }).is_ok();
+        let is_sent = self.asked.send(Asked { request, by: By::Nobody(until) }).is_ok();
         if !is_sent {
             self.posted.over(1);
         }
         is_sent
     }
 
-    /// Waits until every word that was posted is heard, or its time is over.
+    /// Waits until every request that was posted is heard, or its time is over.
     pub(super) async fn heard(&self) {
         loop {
             // The future is made before the count is read, since `notify_waiters` keeps nothing for those who come later.
@@ -166,7 +167,7 @@ impl Calls {
         }
     }
 
-    /// Returns the number of words that were posted and not heard yet.
+    /// Returns the number of requests that were posted and not heard yet.
     pub(super) fn open(&self) -> usize {
         self.posted.open.load(Ordering::Acquire)
     }
@@ -184,7 +185,7 @@ async fn run(
     loop {
         tokio::select! {
             biased;
-            // Repetitions come first: under load there are always new words, and repetitions would wait for ever.
+            // Repetitions come first: under load there are always new requests, and repetitions would wait for ever.
             () = sleep_until(again), if !unheard.is_empty() => batch.append(&mut unheard),
             count = asked.recv_many(&mut batch, BATCH) => if count == 0 { return },
         }
@@ -198,16 +199,17 @@ async fn run(
         {
             batch.push(more);
         }
-        let (words, by): (Vec<Word>, Vec<By>) =
-            batch.drain(..).map(|asked| (asked.word, asked.by)).unzip();
-        let answers = say(&client, &place, &words).await;
+        let (requests, by): (Vec<Request>, Vec<By>) =
+            batch.drain(..).map(|asked| (asked.request, asked.by)).unzip();
+        let answers = send_all(&client, &place, &requests).await;
         let mut over = 0;
-        for ((word, by), said) in words.into_iter().zip(by).zip(answers) {
+        for ((request, by), said) in requests.into_iter().zip(by).zip(answers) {
             match (by, said) {
+                // A caller that was dropped meanwhile does not need the answer.
                 (By::Caller(caller), said) => drop(caller.send(said)),
                 // It stays among the open ones, so that their bound also limits what a silent server is still to be told.
                 (By::Nobody(until), Err(_)) if Instant::now() + PAUSE < until => {
-                    unheard.push(Asked { word, by: By::Nobody(until) });
+                    unheard.push(Asked { request, by: By::Nobody(until) });
                 }
                 (By::Nobody(_), said) => {
                     over += 1;
@@ -222,35 +224,36 @@ async fn run(
             }
         }
         posted.over(over);
-        // A time that is still to come is left alone: a steady flow of words would put repetitions off for ever.
+        // A time that is still to come is left alone: a steady flow of requests would put repetitions off for ever.
         if again <= Instant::now() {
             again = Instant::now() + PAUSE;
         }
     }
 }
 
-/// Says all of these words, and returns their answers in order.
-pub(super) async fn say(
+/// Sends all of these requests, and returns their answers in order.
+pub(super) async fn send_all(
     client: &RedisClient,
     place: &GroupMember,
-    words: &[Word],
+    requests: &[Request],
 ) -> Vec<CallResult> {
-    let pick = |kind: fn(&Word) -> bool| -> Vec<usize> {
-        (0..words.len()).filter(|at| kind(&words[*at])).collect()
+    let pick = |kind: fn(&Request) -> bool| -> Vec<usize> {
+        (0..requests.len()).filter(|at| kind(&requests[*at])).collect()
     };
-    let acks = pick(|word| matches!(word, Word::Ack { proof: None, .. }));
-    let proven = pick(|word| matches!(word, Word::Ack { proof: Some(_), .. }));
-    let extends = pick(|word| matches!(word, Word::Extend { .. }));
-    let given_back = pick(|word| matches!(word, Word::GiveBack { .. }));
-    let records = pick(|word| matches!(word, Word::Record { .. }));
+    let acks = pick(|request| matches!(request, Request::Ack { proof: None, .. }));
+    let proven = pick(|request| matches!(request, Request::Ack { proof: Some(_), .. }));
+    let extends = pick(|request| matches!(request, Request::Extend { .. }));
+    let given_back = pick(|request| matches!(request, Request::GiveBack { .. }));
+    let records = pick(|request| matches!(request, Request::Record { .. }));
+    // They go out together, on one connection, so that this takes one round trip.
     let (acked, ended, extended, returned, recorded) = tokio::join!(
-        acknowledge(client, place, words, &acks),
-        scripted(client, place, words, &proven),
-        scripted(client, place, words, &extends),
-        scripted(client, place, words, &given_back),
-        scripted(client, place, words, &records),
+        acknowledge(client, place, requests, &acks),
+        scripted(client, place, requests, &proven),
+        scripted(client, place, requests, &extends),
+        scripted(client, place, requests, &given_back),
+        scripted(client, place, requests, &records),
     );
-    let mut answers: Vec<CallResult> = words.iter().map(|_| Ok(true)).collect();
+    let mut answers: Vec<CallResult> = requests.iter().map(|_| Ok(true)).collect();
     for at in acks {
         answers[at] = acked.clone();
     }
@@ -268,17 +271,17 @@ pub(super) async fn say(
 async fn acknowledge(
     client: &RedisClient,
     place: &GroupMember,
-    words: &[Word],
-    which: &[usize],
+    requests: &[Request],
+    indexes: &[usize],
 ) -> CallResult {
-    if which.is_empty() {
+    if indexes.is_empty() {
         return Ok(true);
     }
     // The number in the answer is not looked at: an entry that is not pending any more was acknowledged before.
     let mut cmd = redis::cmd("XACK");
     cmd.arg(&*place.keys.stream).arg(&*place.group);
-    for at in which {
-        if let Word::Ack { id, .. } = &words[*at] {
+    for at in indexes {
+        if let Request::Ack { id, .. } = &requests[*at] {
             cmd.arg(&**id);
         }
     }
@@ -288,25 +291,26 @@ async fn acknowledge(
 async fn scripted(
     client: &RedisClient,
     place: &GroupMember,
-    words: &[Word],
-    which: &[usize],
+    requests: &[Request],
+    indexes: &[usize],
 ) -> Vec<CallResult> {
     let lease = millis(place.lease);
-    let calls: Vec<_> = which
+    let calls: Vec<_> = indexes
         .chunks(SCRIPTED)
         .map(|chunk| {
             let stream = &*place.keys.stream;
-            let mut call = match &words[chunk[0]] {
-                Word::Ack { .. } => {
-                    let proofs = chunk.iter().filter_map(|at| words[*at].proof());
+            // All of a chunk are of one kind, so that the first tells the script.
+            let mut call = match &requests[chunk[0]] {
+                Request::Ack { .. } => {
+                    let proofs = chunk.iter().filter_map(|at| requests[*at].proof());
                     let keys: Vec<_> = std::iter::once(stream).chain(proofs).collect();
                     ACK_WRITTEN.keys(&keys).arg(&*place.group)
                 }
-                Word::Record { .. } => END_RECORDS
+                Request::Record { .. } => END_RECORDS
                     .keys(&[place.keys.due(&place.group)])
                     .arg(place.keys.records(&place.group))
                     .arg(millis(place.window)),
-                Word::GiveBack { .. } => GIVE_BACK
+                Request::GiveBack { .. } => GIVE_BACK
                     .keys(&[stream, &place.keys.later(&place.group)])
                     .arg(&*place.group)
                     .arg(&*place.me)
@@ -315,18 +319,18 @@ async fn scripted(
                 _ => EXTEND.keys(&[stream]).arg(&*place.group).arg(&*place.me),
             };
             for at in chunk {
-                call = match &words[*at] {
-                    Word::Ack { id, .. } => call.arg(&**id),
-                    Word::Extend { id, count } => call.arg(&**id).arg(*count),
-                    Word::GiveBack { id, count, delay } => {
+                call = match &requests[*at] {
+                    Request::Ack { id, .. } => call.arg(&**id),
+                    Request::Extend { id, count } => call.arg(&**id).arg(*count),
+                    Request::GiveBack { id, count, delay } => {
                         call.arg(&**id).arg(*count).arg(millis(*delay))
                     }
-                    word @ Word::Record { name, fence, verb, time, .. } => call
+                    request @ Request::Record { name, fence, verb, time, .. } => call
                         .arg(&**name)
                         .arg(&**fence)
                         .arg(*verb)
                         .arg(millis(*time))
-                        .arg(word.proof().unwrap_or_default()),
+                        .arg(request.proof().unwrap_or_default()),
                 };
             }
             call
@@ -334,10 +338,10 @@ async fn scripted(
         .collect();
     let answers = match client.scripts(&calls).await {
         Ok(answers) => answers,
-        Err(error) => return which.iter().map(|_| Err(error.clone())).collect(),
+        Err(error) => return indexes.iter().map(|_| Err(error.clone())).collect(),
     };
-    let mut outcomes = Vec::with_capacity(which.len());
-    for (chunk, answer) in which.chunks(SCRIPTED).zip(answers) {
+    let mut outcomes = Vec::with_capacity(indexes.len());
+    for (chunk, answer) in indexes.chunks(SCRIPTED).zip(answers) {
         match answer {
             Ok(value) => {
                 let said = as_array(&value);

@@ -21,6 +21,7 @@ impl Keys {
         }
         let tag = match hash_tag(stream) {
             Some(tag) => tag,
+            // Keys that belong to the stream put the whole of its name into a tag, which such a brace would end early.
             None if stream.contains(['{', '}']) => {
                 return Err(RedisError::config(format!(
                     "the key `{stream}` of the stream has a brace outside of a hash tag; write it as `{{tag}}rest` or without \

@@ -38,6 +38,8 @@ impl RedisCrashMarks {
     /// Removes what is not known to be written.
     async fn settle_doubts(&self) -> Result<(), StoreError> {
         loop {
+            // It is cloned so that the lock is not held while the server is asked, and removed only once the server has
+            // answered.
             let Some(mark) = self.doubts().last().cloned() else { return Ok(()) };
             let mut cmd = redis::cmd("HDEL");
             let removed = self.client.command(cmd.arg(&mark.key).arg(&mark.token)).await;

@@ -58,4 +58,4 @@ pub use retry_queue::RedisRetryQueue;
 pub use settle::RedisSettle;
 pub use source::RedisSource;
 pub use transport::{RedisTransport, Start};
-pub(crate) use written::{Of, Written};
+pub(crate) use written::{Written, WrittenFor};

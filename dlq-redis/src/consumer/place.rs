@@ -34,5 +34,7 @@ pub(crate) fn unique_name() -> Arc<str> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let host = host.ok().map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
     let host = host.unwrap_or_else(|| "host".to_owned());
+    // Host and process are for people who look at the group. The random number makes the name unique, also among
+    // containers with the same host name and process number.
     format!("{PREFIX}{host}:{}:{:016x}", std::process::id(), random()).into()
 }

@@ -125,6 +125,8 @@ impl Reader {
                 .arg(&*place.me)
                 .arg(&self.last);
             let (found, taken_over) = {
+                // What another task takes over at this moment is noted before the lock is free. Otherwise it would be
+                // found here as well, and handed out twice.
                 let _takes = self.shared.takes.lock().await;
                 let found = self.shared.client.script(&call).await?;
                 (found, self.shared.taken_over().clone())
@@ -258,6 +260,7 @@ fn entries(answer: Value) -> Vec<Taken> {
             let mut parts = parts.into_iter();
             let (Some(id), Some(fields)) = (parts.next(), parts.next()) else { continue };
             if let Some(id) = as_text(&id) {
+                // `>` reads only what nobody was handed before, so this is the first delivery.
                 all.push((id, 1, wire::pairs(fields)));
             }
         }

@@ -8,7 +8,7 @@ use dlq_core::TransportError;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
-use super::calls::Word;
+use super::calls::Request;
 use super::place::GroupMember;
 
 /// A delivery that was fetched.
@@ -27,11 +27,11 @@ pub(super) enum What {
 }
 
 impl What {
-    /// The word by which its lease is renewed.
-    pub(super) fn extend(&self, place: &GroupMember) -> Word {
+    /// The request by which its lease is renewed.
+    pub(super) fn extend(&self, place: &GroupMember) -> Request {
         match self {
-            Self::Entry { id, count, .. } => Word::Extend { id: id.clone(), count: *count },
-            Self::Record { name, fence, .. } => Word::Record {
+            Self::Entry { id, count, .. } => Request::Extend { id: id.clone(), count: *count },
+            Self::Record { name, fence, .. } => Request::Record {
                 proof: None,
                 name: name.clone(),
                 fence: fence.clone(),
@@ -41,14 +41,14 @@ impl What {
         }
     }
 
-    /// The word by which it is given back.
-    pub(super) fn give_back(&self) -> Word {
+    /// The request by which it is given back.
+    pub(super) fn give_back(&self) -> Request {
         let delay = std::time::Duration::ZERO;
         match self {
             Self::Entry { id, count, .. } => {
-                Word::GiveBack { id: id.clone(), count: *count, delay }
+                Request::GiveBack { id: id.clone(), count: *count, delay }
             }
-            Self::Record { name, fence, .. } => Word::Record {
+            Self::Record { name, fence, .. } => Request::Record {
                 proof: None,
                 name: name.clone(),
                 fence: fence.clone(),
@@ -58,14 +58,15 @@ impl What {
         }
     }
 
-    fn is(&self, word: &Word) -> bool {
-        match (self, word) {
-            (Self::Entry { id, count, .. }, Word::Extend { id: other, count: told }) => {
+    fn is(&self, request: &Request) -> bool {
+        match (self, request) {
+            (Self::Entry { id, count, .. }, Request::Extend { id: other, count: told }) => {
                 id == other && count == told
             }
-            (Self::Record { name, fence, .. }, Word::Record { name: other, fence: told, .. }) => {
-                name == other && fence == told
-            }
+            (
+                Self::Record { name, fence, .. },
+                Request::Record { name: other, fence: told, .. },
+            ) => name == other && fence == told,
             _ => false,
         }
     }
@@ -101,6 +102,7 @@ impl Ready {
     pub(super) fn push(&self, fetched: Vec<Fetched>) {
         if !fetched.is_empty() {
             self.state().queue.extend(fetched);
+            // The notice is kept for a `next` that is about to wait; there is never more than one.
             self.changed.notify_one();
         }
     }
@@ -142,23 +144,23 @@ impl Ready {
         }
     }
 
-    /// The words that renew leases of which a quarter has passed.
-    pub(super) fn to_renew(&self, place: &GroupMember) -> Vec<Word> {
+    /// The requests that renew leases of which a quarter has passed.
+    pub(super) fn to_renew(&self, place: &GroupMember) -> Vec<Request> {
         let state = self.state();
         let old = state.queue.iter().filter(|fetched| fetched.since.elapsed() >= place.lease / 4);
         old.map(|fetched| fetched.what.extend(place)).collect()
     }
 
     /// Notes that leases began anew, or were lost.
-    pub(super) fn renewed(&self, word: &Word, is_ours: bool, at: Instant) {
+    pub(super) fn renewed(&self, request: &Request, is_ours: bool, at: Instant) {
         let mut state = self.state();
         if is_ours {
-            if let Some(fetched) = state.queue.iter_mut().find(|fetched| fetched.what.is(word)) {
+            if let Some(fetched) = state.queue.iter_mut().find(|fetched| fetched.what.is(request)) {
                 fetched.since = at;
             }
         } else {
             // Another owner has it now, and would run it at the same time.
-            state.queue.retain(|fetched| !fetched.what.is(word));
+            state.queue.retain(|fetched| !fetched.what.is(request));
         }
     }
 

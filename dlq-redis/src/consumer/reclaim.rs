@@ -58,6 +58,7 @@ pub(super) async fn reclaim(shared: Arc<SourceState>, stop: CancellationToken) {
 async fn pass(shared: &SourceState, cursor: &mut String) -> Result<(), RedisError> {
     let place = &shared.place;
     loop {
+        // What nobody asks for would be taken from other processes only to wait here.
         if !shared.is_wanted() {
             return Ok(());
         }
@@ -117,6 +118,7 @@ async fn sweep(shared: &SourceState) {
     let place = &shared.place;
     let call =
         SWEEP.keys(&[&*place.keys.stream]).arg(&*place.group).arg(calls::millis(DEAD)).arg(PREFIX);
+    // Names that stay cost little, and the next sweep tries again.
     if let Err(error) = shared.client.script(&call).await {
         tracing::debug!(%error, "names of dead processes were not removed");
     }
@@ -130,16 +132,16 @@ pub(super) async fn renew(shared: Arc<SourceState>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = sleep(every) => {}
         }
-        let words = shared.ready.to_renew(&shared.place);
-        if words.is_empty() || !shared.is_wanted() {
+        let requests = shared.ready.to_renew(&shared.place);
+        if requests.is_empty() || !shared.is_wanted() {
             continue;
         }
         let at = Instant::now();
-        let answers = calls::say(&shared.client, &shared.place, &words).await;
-        for (word, answer) in words.iter().zip(answers) {
+        let answers = calls::send_all(&shared.client, &shared.place, &requests).await;
+        for (request, answer) in requests.iter().zip(answers) {
             // What is not known is tried again; a message whose lease ran out meanwhile is not yielded.
             if let Ok(is_ours) = answer {
-                shared.ready.renewed(word, is_ours, at);
+                shared.ready.renewed(request, is_ours, at);
             }
         }
     }

@@ -101,6 +101,7 @@ async fn take(
     room: Vec<tokio::sync::OwnedSemaphorePermit>,
 ) -> Result<Duration, RedisError> {
     let place = &shared.place;
+    // Leases begin while the script runs, so they end no earlier than reckoned from here.
     let since = Instant::now();
     let call = CLAIM_RECORDS
         .keys(&[place.keys.due(&place.group)])

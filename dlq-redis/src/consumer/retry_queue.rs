@@ -8,7 +8,7 @@ use super::calls::millis;
 use super::keys::Keys;
 use super::records::Body;
 use super::scripts::WRITE_RECORD;
-use super::written::Of;
+use super::written::WrittenFor;
 use crate::client::RedisClient;
 
 const OPERATION: &str = "write a retry record";
@@ -62,8 +62,8 @@ impl RetryQueue for RedisRetryQueue {
         let written = self.client.script(&call).await;
         written.map_err(|error| error.for_running_store(OPERATION))?;
         // From here on the acknowledgement of the message looks for this record in its own step (G1).
-        let of = Of::Retry(Arc::clone(&self.group), delivery.origin().clone());
-        self.client.written().note(of, record, self.window);
+        let written_for = WrittenFor::Retry(Arc::clone(&self.group), delivery.origin().clone());
+        self.client.written().note(written_for, record, self.window);
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::calls;
 use super::ready::{Fetched, Next, What};
 use super::records::{self, Body};
-use super::settle::{RedisSettle, Which};
+use super::settle::{RedisSettle, SettleTarget};
 use super::shared::SourceState;
 use super::{reader, reclaim, wire};
 
@@ -57,6 +57,7 @@ impl RedisSource {
     }
 
     fn start(&mut self) {
+        // Tasks begin with the first `next`: a source that is only opened takes no messages from other processes.
         if self.closed || !self.tasks.is_empty() {
             return;
         }
@@ -79,11 +80,11 @@ impl RedisSource {
     fn yielded(&self, fetched: Fetched) -> (Delivery, RedisSettle) {
         let Fetched { what, since, .. } = fetched;
         let place = &self.shared.place;
-        let (delivery, which) = match what {
+        let (delivery, target) = match what {
             What::Entry { id, count, pairs } => {
                 let message = wire::read(&id, pairs, &place.fields, &place.subject);
                 let delivery = self.incoming.message(message, self.origin(&id), split);
-                (delivery.with_deliveries(small(count)), Which::Entry { id, count })
+                (delivery.with_deliveries(small(count)), SettleTarget::Entry { id, count })
             }
             What::Record { name, fence, count, body, payload } => {
                 let delivery = match Body::read(&body, payload.clone(), Arc::clone(&place.subject))
@@ -91,11 +92,11 @@ impl RedisSource {
                     Some(record) => self.incoming.record(record, || self.origin("0-0")),
                     None => self.damaged(&name, payload),
                 };
-                (delivery.with_deliveries(small(count)), Which::Record { name, fence })
+                (delivery.with_deliveries(small(count)), SettleTarget::Record { name, fence })
             }
         };
         let origin = delivery.origin().clone();
-        (delivery, RedisSettle::new(Arc::clone(&self.shared), which, origin, since))
+        (delivery, RedisSettle::new(Arc::clone(&self.shared), target, origin, since))
     }
 
     /// A record that cannot be read: its letter keeps what is known.
@@ -149,6 +150,7 @@ impl Source for RedisSource {
     }
 
     async fn keep_alive(&mut self) {
+        // A demand counts for some time after its end, during which leases are renewed.
         drop(self.shared.asking());
     }
 
@@ -165,9 +167,9 @@ impl Source for RedisSource {
         let ended = timeout_at(until, async {
             // The tasks end before what is ready is given back, since each may still add what it has just fetched.
             while self.tasks.join_next().await.is_some() {}
-            let words: Vec<_> =
+            let requests: Vec<_> =
                 shared.ready.drain().iter().map(|fetched| fetched.what.give_back()).collect();
-            calls::say(&shared.client, &shared.place, &words).await
+            calls::send_all(&shared.client, &shared.place, &requests).await
         });
         let is_heard = ended.await.is_ok_and(|answers| answers.iter().all(Result::is_ok));
         let _ = timeout_at(until, shared.calls.heard()).await;

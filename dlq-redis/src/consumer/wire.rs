@@ -79,8 +79,9 @@ pub(crate) fn read(
 ) -> Message {
     let published = position(id).map_or(0, |(millis, _)| i64::try_from(millis).unwrap_or(i64::MAX));
     let published = Timestamp::from_millis(published);
-    let is_whole = |(name, _): &&Pair| *name == fields.payload.as_bytes() || name == b"absent";
-    if pairs.iter().find(is_whole).is_none() {
+    let marks_our_entry =
+        |(name, _): &&Pair| *name == fields.payload.as_bytes() || name == b"absent";
+    if pairs.iter().find(marks_our_entry).is_none() {
         let payload = everything(&pairs);
         return Message::new(subject.clone(), payload).with_published_at(published);
     }
@@ -100,6 +101,7 @@ pub(crate) fn read(
             match (&name[..], text) {
                 (b"absent", _) => {}
                 (b"id", Some(id)) => message = message.with_id(id),
+                // A message has its subject from the start, so it is made anew with what was read so far.
                 (b"s", Some(subject)) => {
                     let (payload, key, id) = (
                         message.payload().cloned(),
@@ -137,6 +139,7 @@ fn everything(pairs: &[Pair]) -> Vec<u8> {
     let object = texts.and_then(|texts| {
         let mut object = serde_json::Map::new();
         for (name, value) in texts {
+            // An object has each name once, so that one value of a field that comes twice would be lost.
             if object.insert(name.to_owned(), value.into()).is_some() {
                 return None;
             }

@@ -14,7 +14,7 @@ const MANY: usize = 1_024;
 
 /// The message that a record was written for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Of {
+pub(crate) enum WrittenFor {
     /// The death whose mark has this key.
     Letter(String),
     /// An attempt of this consumer group that waits in the retry queue.
@@ -27,12 +27,12 @@ pub(crate) enum Of {
 /// it there would lose it. The acknowledgement therefore takes the key from here, and is made only where the key exists.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    keys: Mutex<HashMap<Of, (String, Instant)>>,
+    keys: Mutex<HashMap<WrittenFor, (String, Instant)>>,
 }
 
 impl Written {
     /// Notes that a key has been written, which the server keeps for this time at least.
-    pub(crate) fn note(&self, of: Of, key: String, kept: Duration) {
+    pub(crate) fn note(&self, written_for: WrittenFor, key: String, kept: Duration) {
         let now = Instant::now();
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         // This runs only when the map would have to grow, so that not every record pays for the walk.
@@ -40,13 +40,13 @@ impl Written {
             keys.retain(|_, (_, ends)| *ends > now);
         }
         // Half of the time: what the server has forgotten because its time was over is no reason to hold a message back.
-        keys.insert(of, (key, now + (kept / 2).min(KEPT)));
+        keys.insert(written_for, (key, now + (kept / 2).min(KEPT)));
     }
 
     /// Takes the key that must exist where the message is acknowledged. `None` if the record is somewhere else.
-    pub(crate) fn take(&self, of: &Of) -> Option<String> {
+    pub(crate) fn take(&self, written_for: &WrittenFor) -> Option<String> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.remove(of).filter(|(_, ends)| *ends > Instant::now()).map(|(key, _)| key)
+        keys.remove(written_for).filter(|(_, ends)| *ends > Instant::now()).map(|(key, _)| key)
     }
 }
 
@@ -54,8 +54,8 @@ impl Written {
 mod tests {
     use super::*;
 
-    fn letter(number: usize) -> Of {
-        Of::Letter(number.to_string())
+    fn letter(number: usize) -> WrittenFor {
+        WrittenFor::Letter(number.to_string())
     }
 
     #[tokio::test(start_paused = true)]

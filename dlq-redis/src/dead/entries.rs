@@ -36,6 +36,7 @@ impl ReadEntries {
         if let Some(since) = range.since {
             from = from.max(Some((millis(since), 0)));
         }
+        // Pages begin behind a place, and `from` itself is wanted.
         let mut after = from.and_then(before);
         match range.last {
             Some(0) => after = after.max(Some(stands.last)),

@@ -121,6 +121,7 @@ impl Follow {
                         "{who} these letters; where it died, it is waited until its lease ends"
                     );
                 }
+                // The rest of the lease is not slept through: whoever has the letters may confirm them any moment.
                 sleep(left.clamp(Duration::from_millis(1), LOOK)).await;
                 Ok(None)
             }

@@ -49,6 +49,7 @@ pub(super) async fn read(
     let answer = client.command(&get).await?;
     let marked = |value: &Value| Marked::read(&as_text(value)?);
     let mut found: Vec<_> = as_array(&answer).iter().map(marked).collect();
+    // Callers pair marks with deaths, so that a short answer must not shift them.
     found.resize(deaths.len(), None);
     Ok(found)
 }

@@ -188,6 +188,7 @@ impl Log for RedisLetters {
             let looks: Vec<_> = places
                 .iter()
                 .map(|origin| {
+                    // A range of a single id is how one entry is looked up; there is no command for that.
                     let id = scan::id(place_of(origin));
                     let mut range = redis::cmd("XRANGE");
                     range.arg(self.stream()).arg(&id).arg(&id);

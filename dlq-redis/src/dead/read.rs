@@ -22,6 +22,7 @@ pub(super) fn content(raw: Raw) -> Content {
 
 fn letter(raw: Raw) -> Result<DeadLetter, &'static str> {
     let Raw { place, mut pairs } = raw;
+    // The last one is ours; a producer's field of the same name stands before it.
     let at = pairs.iter().rposition(|(name, _)| name == REST.as_bytes());
     let (_, rest) = at.map(|at| pairs.remove(at)).ok_or("it has no field `rest`")?;
     let rest: Rest = serde_json::from_slice(&rest)

@@ -5,7 +5,7 @@ use dlq_core::{DeadLetter, Sink, StoreError, StoreErrorKind};
 
 use super::write;
 use crate::client::{RedisClient, RedisError, Script, ScriptCall, as_int};
-use crate::consumer::{Keys, Of, millis};
+use crate::consumer::{Keys, WrittenFor, millis};
 
 const OPERATION: &str = "write a dead letter";
 
@@ -124,7 +124,7 @@ impl Sink for RedisSink {
                 let receipt = self.receipt(answer.ok_or_else(nothing)?)?;
                 // This goes for a letter that was there before, too: the acknowledgement of its message looks for the
                 // mark once more (G1).
-                self.client.written().note(Of::Letter(mark.clone()), mark, self.window);
+                self.client.written().note(WrittenFor::Letter(mark.clone()), mark, self.window);
                 Ok(receipt)
             };
             outcomes.push(mark.and_then(&mut put));

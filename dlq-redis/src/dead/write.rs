@@ -41,6 +41,7 @@ pub(super) fn letter(letter: &DeadLetter) -> Result<Vec<Vec<u8>>, serde_json::Er
     }
     let mut bare = message.clone().with_payload(None);
     if !exact {
+        // They stand as fields of the entry, and need not be written twice.
         bare = bare.with_headers(Headers::new());
     }
     let rest = Rest {

@@ -19,6 +19,7 @@ impl RedisIdempotency {
         let mut findings = Vec::new();
         for mut node in self.client.masters().await.map_err(failed)? {
             let mut info = String::new();
+            // One at a time, since servers before 7.0 take no list of sections.
             for section in ["memory", "persistence", "server"] {
                 let mut cmd = redis::cmd("INFO");
                 cmd.arg(section);
@@ -51,11 +52,13 @@ fn judge(info: &str, appendfsync: Option<&str>, findings: &mut Vec<Finding>) {
     };
     let subject = format!("redis server on port {}", field("tcp_port").unwrap_or("?"));
     let mut add = |finding: Finding| {
+        // Masters on different machines may have the same port, and then the same finding.
         if !findings.contains(&finding) {
             findings.push(finding);
         }
     };
     match (field("maxmemory_policy"), field("maxmemory")) {
+        // Without a memory limit nothing is evicted, whatever the policy.
         (Some("noeviction"), _) | (Some(_), Some("0")) => {}
         (Some(policy), _) => add(
             Finding::new(Severity::Warning, &subject, "maxmemory-policy")

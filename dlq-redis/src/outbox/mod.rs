@@ -140,6 +140,7 @@ impl Outbox for RedisOutbox {
         let origin = &letter.origin;
         let stream = match to {
             Target::Origin => {
+                // A stream of the same name at another server is another stream.
                 let is_here = origin.transport() == "redis" && origin.cluster() == &*self.cluster;
                 is_here.then_some(origin.stream())
             }

@@ -155,6 +155,7 @@ fn chunk(letters: &[Numbered<'_>]) -> usize {
         bytes += one.letter.message.payload().map_or(0, |payload| payload.len());
         bytes <= BYTES
     });
+    // A letter that is larger than the bound goes alone.
     fits.count().max(1)
 }
 

@@ -27,6 +27,7 @@ impl Backend for RedisStore {
     }
 
     async fn run<V: Verb>(&self, during: &'static str, verb: V) -> StoreResult<Done<V::Output>> {
+        // The future is large, and would otherwise be part of that of each caller.
         Box::pin(self.inner.decide(&verb)).await.during(during)?
     }
 

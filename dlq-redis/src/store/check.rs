@@ -97,6 +97,7 @@ impl Inner {
     /// Looks at every letter and every item: whether the index has them, and whether counts fit.
     async fn damage(&self) -> Result<Vec<Finding>> {
         let names = &self.link.names;
+        // The number of the last commit. Only where it is the same at the end was nothing written meanwhile.
         let before = self.seq().await?;
         let mut found = Vec::new();
         Search::fixed(&Filter::new())

@@ -254,6 +254,7 @@ impl StoredRow {
             }
             None => None,
         };
+        // The scripts append these only where the whole letter was asked for.
         if is_whole {
             let (history, headers) = (next(), next());
             let letter = &mut row.letter;

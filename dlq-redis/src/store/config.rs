@@ -37,7 +37,7 @@ pub struct RedisStoreBuilder {
     pub(super) client: RedisClient,
     pub(super) prefix: String,
     pub(super) durability: Durability,
-    pub(super) patience: Duration,
+    pub(super) replica_timeout: Duration,
     pub(super) dedup: Option<bool>,
     pub(super) clock: Option<SharedClock>,
 }
@@ -48,7 +48,7 @@ impl RedisStoreBuilder {
             client,
             prefix: "{dlq}".to_owned(),
             durability: Durability::default(),
-            patience: Duration::from_secs(1),
+            replica_timeout: Duration::from_secs(1),
             dedup: None,
             clock: None,
         }
@@ -68,8 +68,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets for how long replicas may take to confirm a write. Defaults to 1 second.
-    pub const fn replica_timeout(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub const fn replica_timeout(mut self, timeout: Duration) -> Self {
+        self.replica_timeout = timeout;
         self
     }
 

@@ -62,6 +62,7 @@ impl Inner {
                 let (letters, old) = try_join(self.between(&all), self.between(&old)).await?;
                 let first = self.link.members(all, false, 1).await?;
                 let since = first.first().and_then(|member| names::time(&member[LINE..]));
+                // The two were not counted at the same moment: more letters may have been there for the second.
                 let due = |since| Due { consumer, letters, overdue: old.min(letters), since };
                 Ok::<_, super::fault::Fault>(since.map(due))
             }
@@ -78,5 +79,6 @@ impl Inner {
 
 /// The upper bound of letters in line that can be claimed at `at`.
 pub(super) fn until(line: &[u8], at: Timestamp) -> Bytes {
+    // The place and the status of a letter follow the time, in 25 bytes. 26 of the highest lie behind any of them.
     [b"(", line, &names::ordered(at), &[u8::MAX; 26]].concat()
 }

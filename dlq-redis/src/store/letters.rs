@@ -94,6 +94,7 @@ impl Inner {
             2 => (0..16).map(|n| format!("{digits}{n:x}")).collect(),
             _ => vec![digits[..3].to_owned()],
         };
+        // The sets are in the order of ids, so that reading stops as soon as there are enough.
         for sets in sets.chunks(64) {
             let names = &self.link.names;
             let ids = try_join_all(sets.iter().map(|set| self.link.set(names.ids(set)))).await?;
@@ -110,6 +111,7 @@ impl Inner {
     }
 
     async fn page(&self, filter: &Filter, page: PageRequest) -> Result<Page> {
+        // One more than asked tells whether there is another page.
         let most = page.limit.max(1) as usize + 1;
         let search = Search::plan(&self.link, filter).await?;
         let mut letters: Vec<LetterSummary> = Vec::new();
@@ -188,6 +190,7 @@ impl Inner {
         let is_all = filter.is_empty();
         try_join_all(statuses.iter().map(|status| async move {
             let edge = |order| async move {
+                // The part of a status is ordered by time, so that its ends tell without a look at letters.
                 if is_all {
                     let part = names::part(names::STATUS, status.as_str().as_bytes());
                     let bounds = (names::from(&part), names::to(&part));

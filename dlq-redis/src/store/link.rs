@@ -52,11 +52,11 @@ impl Link {
         &self,
         call: &ScriptCall,
         wanted: u32,
-        patience: Duration,
+        replica_timeout: Duration,
     ) -> Result<(Value, u64)> {
         let mut touch = redis::cmd("HSET");
         touch.arg(&self.names.meta).arg("touched").arg(1);
-        Ok(Box::pin(self.client.replicated(call, &touch, wanted, patience)).await?)
+        Ok(Box::pin(self.client.replicated(call, &touch, wanted, replica_timeout)).await?)
     }
 
     pub(super) async fn command(&self, cmd: &Cmd) -> Result<Value> {
@@ -104,6 +104,7 @@ impl Link {
             false => redis::cmd("ZRANGEBYLEX"),
             true => redis::cmd("ZREVRANGEBYLEX"),
         };
+        // The reverse command takes the upper bound first.
         let (first, last) = if is_reverse { (upper, lower) } else { (lower, upper) };
         cmd.arg(&self.names.index).arg(first).arg(last).arg("LIMIT").arg(0).arg(limit);
         let found = array(self.command(&cmd).await?);
@@ -157,6 +158,7 @@ impl Link {
             let key = self.names.messages(&names::first_digits(&digest));
             async move {
                 let found = self.set(key).await?.into_iter();
+                // Digests share a set by their first digits, so others are in it as well.
                 let found = found.filter(move |member| member.starts_with(&digest));
                 Ok::<_, super::fault::Fault>(
                     found.filter_map(|member| super::seen::letter_id(&member[16..])),

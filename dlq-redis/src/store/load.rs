@@ -54,6 +54,8 @@ impl Inner {
         let first = try_join(link.meta(), letters);
         let second = try_join3(
             try_join_all(selects),
+            // A claim asks for operations only when letters leave room, which is not known yet; a second round trip
+            // would cost more.
             Box::pin(self.operations(needs, claims || needs.active)),
             Box::pin(self.originals(needs)),
         );
@@ -76,6 +78,7 @@ impl Inner {
             }
             if matches!(select, Select::Due { .. } | Select::Queued { .. } | Select::Lapsed { .. })
             {
+                // A claim needs a number for each of these next. Read ahead, they spare it a round trip.
                 loaded.fences += selected.len() as u64;
             }
             loaded.letters.extend(letters.into_iter().map(|it| (it, depth)));
@@ -123,6 +126,7 @@ impl Inner {
                 return Ok(None);
             }
             let live = link.operations(&[]).await?;
+            // Operations that an operator holds are live as well, and release nothing.
             let may_release = |stored: &Stored| {
                 let state = stored.operation.state;
                 matches!(state, OperationState::Canary | OperationState::Running)
@@ -150,6 +154,7 @@ impl Inner {
             let part = names::aliases(*id);
             let bounds = (names::from(&part), names::to(&part));
             let members = link.members(bounds, false, usize::MAX >> 1).await?;
+            // The name of the part takes 17 bytes: its kind, and the letter that is pointed at.
             let ids: Vec<_> = members.iter().filter_map(|it| letter_id(&it[17..])).collect();
             let fields: Vec<_> = ids.iter().map(|id| id.as_bytes()).collect();
             let texts = link.fields(&names.aliases, &fields).await?;
@@ -160,6 +165,7 @@ impl Inner {
             link.fields(&names.schedules, &fields).await
         };
         let documents = async {
+            // Both go in one call; their order tells below which is which.
             let keys = needs.documents.iter().chain(&needs.glimpses);
             let fields: Vec<_> = keys.map(ToString::to_string).collect();
             link.fields(&names.documents, &fields).await

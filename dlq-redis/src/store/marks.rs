@@ -24,6 +24,7 @@ impl CrashMarks for RedisStore {
     async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
         let link = &self.inner.link;
         let call = link.call(&scripts::END).arg(&letter.as_bytes()[..]).arg(left);
+        // Replicas are not waited for: a removal that a fail-over forgets leaves no more than a mark too many.
         link.run(&call).await.map(drop).during("mark the end of a run")
     }
 }

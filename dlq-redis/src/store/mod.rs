@@ -123,7 +123,7 @@ pub struct RedisStore {
 struct Inner {
     link: Link,
     durability: Durability,
-    patience: Duration,
+    replica_timeout: Duration,
     clock: Option<SharedClock>,
     /// The time of the server as it was at an instant.
     time: Mutex<Option<(Timestamp, Instant)>>,

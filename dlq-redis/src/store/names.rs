@@ -124,6 +124,7 @@ pub(super) fn place(at: Timestamp, id: LetterId) -> Bytes {
 
 /// A time whose bytes are in the order of time.
 pub(super) fn ordered(at: Timestamp) -> [u8; 8] {
+    // Turning the sign bit puts times before 1970 first, and the highest byte first makes the order that of bytes.
     (at.as_nanos().cast_unsigned() ^ (1 << 63)).to_be_bytes()
 }
 
@@ -200,6 +201,7 @@ pub(super) fn members(row: &Row) -> BTreeSet<Bytes> {
         parts.into_iter().map(|part| [&part[..], &place].concat()).collect();
     if let Some(at) = row.available_at() {
         let status = [status_byte(row)];
+        // It stands in the line of its consumer, and in that of all for claims that name none.
         for line in [line(&letter.consumer), any_line()] {
             members.insert([&line[..], &ordered(at), &place, &status].concat());
         }
@@ -261,10 +263,12 @@ pub(super) fn from(part: &[u8]) -> Bytes {
 
 /// The upper bound of a part of the index.
 pub(super) fn to(part: &[u8]) -> Bytes {
+    // The highest byte cannot be counted up, so the one before it is, and what follows is left out.
     let kept = part.iter().rposition(|byte| *byte != u8::MAX).map_or(0, |last| last + 1);
     let mut bound = [b"(", &part[..kept]].concat();
     match bound.last_mut() {
         Some(last) if kept > 0 => *last += 1,
+        // Behind a part of nothing but highest bytes there is no bound.
         _ => return b"+".to_vec(),
     }
     bound

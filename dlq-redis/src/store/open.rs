@@ -28,11 +28,12 @@ impl RedisStore {
     }
 
     pub(super) async fn open(builder: RedisStoreBuilder) -> std::result::Result<Self, StoreError> {
-        let RedisStoreBuilder { client, prefix, durability, patience, dedup, clock } = builder;
+        let RedisStoreBuilder { client, prefix, durability, replica_timeout, dedup, clock } =
+            builder;
         tagged(&prefix)?;
         let link = Link::new(client, Names::new(&prefix));
         let (time, identity) = (Mutex::new(None), String::new());
-        let mut inner = Inner { link, durability, patience, clock, time, identity };
+        let mut inner = Inner { link, durability, replica_timeout, clock, time, identity };
         inner.prepare(dedup).await.map_err(|fault| match fault {
             Fault::Redis(error) => error.for_store(OPEN),
             Fault::Own(kind, detail) => StoreError::new(kind, OPEN).with_detail(detail),

@@ -45,6 +45,7 @@ impl Inner {
             let detail = format!("no operation has the id {id}; list them to see which there are");
             return Err(Fault::new(StoreErrorKind::NotFound, detail));
         };
+        // Items have numbers from 0 without gaps.
         let total = operation.progress.total;
         let first = after.min(total);
         let end = first.saturating_add(u64::from(limit.max(1))).min(total);

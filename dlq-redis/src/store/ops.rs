@@ -74,6 +74,7 @@ pub(super) fn read(value: Value) -> Result<(OperationId, Option<Stored>)> {
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
         all.insert(name, value);
     }
+    // The server keeps no hash without fields.
     if all.is_empty() {
         return Ok((id, None));
     }

@@ -36,6 +36,7 @@ impl Inner {
         free.truncate(limit.unwrap_or(usize::MAX));
         plan.count = free.len() as u64;
         plan.past_cap = free.iter().filter(|(.., is_past_cap)| *is_past_cap).count() as u64;
+        // Only these are read again: to keep all that were visited could take much memory.
         let ids: Vec<_> = free.iter().take(SAMPLE).map(|(_, id, _)| *id).collect();
         let sample = self.link.letters(ids, Depth::Head).await?.into_iter();
         plan.sample = sample.filter_map(|(_, found)| Some(found?.summary())).collect();

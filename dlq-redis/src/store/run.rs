@@ -29,7 +29,7 @@ use dlq_letters::Changed;
 /// Time in milliseconds for which the outcome of a commit is remembered.
 pub(super) const REMEMBERED: u64 = 3_600_000;
 /// Time for which a client asks for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const OUTCOME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Outcome of a commit.
 enum Ended {
@@ -133,7 +133,7 @@ impl Inner {
                     return confirmed.map(|()| Ended::Written(note(answer)));
                 }
                 // Every error is waited out: until the server answers, nobody can say whether the commit has happened.
-                Err(_) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(50)).await,
+                Err(_) if began.elapsed() < OUTCOME_LIMIT => sleep(Duration::from_millis(50)).await,
                 Err(_) => return Err(fault),
             }
         }
@@ -149,7 +149,7 @@ impl Inner {
         let Durability::Replicas(wanted) = self.durability else {
             return Ok((self.link.run(call).await?, Ok(())));
         };
-        let (answer, have) = self.link.replicated(call, wanted, self.patience).await?;
+        let (answer, have) = self.link.replicated(call, wanted, self.replica_timeout).await?;
         Ok((answer, self.judge_replicas(have, wanted)))
     }
 
@@ -160,7 +160,7 @@ impl Inner {
         let detail = format!(
             "{have} of {wanted} replicas have confirmed the write within {:?}; the master has it, and a fail-over may lose it; \
              check the replicas, then make the call again",
-            self.patience
+            self.replica_timeout
         );
         Err(Fault::new(StoreErrorKind::Unavailable, detail))
     }
@@ -208,6 +208,8 @@ impl Inner {
             }
         }
         let (answer, confirmed) = self.durably(&call).await?;
+        // When the call is repeated because its answer was lost, its own letters are there already; the engine tells
+        // that they are unchanged.
         let written: Vec<_> = array(answer).into_iter().map(|flag| number(flag) == 1).collect();
         // Letters that were there before go to the engine, whose look at them waits for the replicas.
         if written.contains(&true) {

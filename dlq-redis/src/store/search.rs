@@ -126,6 +126,7 @@ impl Search {
             Ok::<_, super::fault::Fault>(found)
         };
         let mut found: Vec<StoredRow> = if self.ids.is_none() {
+            // Each part is walked up to the whole limit, since all of the first letters may be in one.
             try_join_all(self.parts.iter().cloned().map(of_part))
                 .await?
                 .into_iter()

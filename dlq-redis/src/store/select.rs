@@ -85,6 +85,7 @@ impl Inner {
             }
             Select::Orphans { operation, consumers, limit } => {
                 let parts = self.queued(*operation, consumers).await?;
+                // Letters that were deleted, or that left the operation, whose items nobody would settle otherwise.
                 let is_gone = |item: &Item| item.row(*operation).is_none();
                 self.items(*operation, parts, 0, size(*limit), depth, is_gone).await
             }
@@ -119,6 +120,7 @@ impl Inner {
                     .map(Picked::letters)
             }
             Select::Matching { filter, older, order, after, upto, limit } => {
+                // Where only resolved letters may go, only their part of the index is walked.
                 let mut narrow = Filter::clone(filter);
                 if older.is_some_and(|older| !older.include_unresolved) {
                     narrow = only(narrow, Status::Resolved);
@@ -207,6 +209,7 @@ impl Inner {
             let mut found = Vec::new();
             let mut lower = [b"[", &part[..], format!("{from:020}").as_bytes()].concat();
             while found.len() < limit {
+                // Some of them are passed over, so that a small limit looks at more than it needs.
                 let want = if limit <= LETTERS { limit.max(20) } else { LETTERS };
                 let (some, last) =
                     self.some_items(operation, &lower, &names::to(&part), want, depth).await?;

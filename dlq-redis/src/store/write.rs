@@ -209,6 +209,8 @@ impl Commit<'_> {
             self.special(&[b"L", &key, fields.len().to_string().as_bytes()]);
             self.writes.extend(fields);
             if let Some(before) = before {
+                // A field that was not there need not be deleted. Of the other fields, the head of a letter does not
+                // tell.
                 let was_there = |name: &&str| match *name {
                     "o" => before.item.is_some(),
                     "q" => before.key.is_some(),
@@ -314,6 +316,8 @@ impl Commit<'_> {
             change.apply(&mut operation, rows.now());
             state = operation.state.to_string();
         }
+        // What decides over releases gets a new version, by which those who release notice it. Counts alone leave the
+        // version as it is, since they change with every letter.
         let steers = change.state.is_some()
             || change.next_release.is_some()
             || change.total > 0

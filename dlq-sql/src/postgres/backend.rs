@@ -18,6 +18,7 @@ type StoreResult<T> = std::result::Result<T, StoreError>;
 
 impl Backend for PostgresStore {
     fn limits(&self) -> Limits {
+        // Many letters share the flush of one commit, and yet the locks on them are not held for long.
         let mut limits = Limits::new(LETTERS);
         limits.bytes = BYTES;
         limits.largest = self.inner.largest as u64;
@@ -52,7 +53,8 @@ impl Backend for PostgresStore {
     }
 
     async fn switch_dedup(&self) -> StoreResult<()> {
-        self.patient().give_all_keys().await.during("deduplicate")
+        // It waits for everybody who writes, and then looks at every letter.
+        self.for_long_work().give_all_keys().await.during("deduplicate")
     }
 
     async fn next_due(&self, consumers: Vec<String>) -> StoreResult<Option<Timestamp>> {

@@ -52,6 +52,7 @@ impl Column<'_> {
             Self::Text(values) => same(values),
             Self::Int(values) => same(values),
             Self::Bytes(values) => values.iter().all(Option::is_none),
+            // Nearly every letter has a time of its own.
             Self::Time(_) => false,
             Self::Flag(values) => same(values),
         }

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::PostgresStore;
-use super::silence::Patience;
+use super::silence::AnswerTimeout;
 use crate::error::{Again, Fault, Result};
 
 /// Number of times that a transaction is run which loses against others.
@@ -83,6 +83,7 @@ impl<'s> Call<'s> {
     }
 
     fn close(&mut self) {
+        // A connection that is detached is dropped without a word to the server, for which a broken one would wait.
         drop(self.conn.take().map(PoolConnection::detach));
     }
 
@@ -90,9 +91,11 @@ impl<'s> Call<'s> {
     async fn reconnect(&mut self) -> Result<()> {
         loop {
             self.conn = Some(self.store.pool().acquire().await?);
-            let patience = self.store.patience;
+            let answer_timeout = self.store.answer_timeout;
             let conn = self.conn();
-            let Err(fault) = patience.on(async { Ok(conn.ping().await?) }).await else {
+            // The pool tests no connection that it hands out, so this one is tested before the call is made again on
+            // it.
+            let Err(fault) = answer_timeout.on(async { Ok(conn.ping().await?) }).await else {
                 return Ok(());
             };
             self.close();
@@ -113,15 +116,19 @@ impl Drop for Call<'_> {
             self.close();
         }
         let Some(mut conn) = self.conn.take() else { return };
-        let Patience(Some(limit)) = self.store.patience else { return };
+        // Where silence has no limit, the pool may wait for a connection on its way back as long as calls do.
+        let AnswerTimeout(Some(limit)) = self.store.answer_timeout else { return };
+        // The pool takes connections back in a task, and outside of a runtime there is none.
         if Handle::try_current().is_err() {
             drop(conn.detach());
             return;
         }
         let returned = conn.return_to_pool();
         let mut returns = self.store.inner.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        // Returns that have ended are taken out here, or the set would grow for ever.
         while returns.try_join_next().is_some() {}
         returns.spawn(async move {
+            // A connection that is not back by then is dropped, which makes room for another in the pool.
             let _ = timeout(limit, returned).await;
         });
     }
@@ -221,7 +228,7 @@ macro_rules! on_connection {
             let mut call = $crate::postgres::call::Call::begin(store).await?;
             loop {
                 let $conn = call.conn();
-                let done: $crate::error::Result<_> = store.patience.on($work).await;
+                let done: $crate::error::Result<_> = store.answer_timeout.on($work).await;
                 if let Some(done) = call.settle(done).await? {
                     return Ok::<_, $crate::error::Fault>(done);
                 }

@@ -22,8 +22,8 @@ impl PostgresStore {
     ///
     /// When the database cannot be read.
     pub async fn verify(&self) -> std::result::Result<Vec<String>, StoreError> {
-        let patient = self.patient();
-        on_connection!(&patient, conn => verify(conn, &self.inner)).during("look for damage")
+        let store = self.for_long_work();
+        on_connection!(&store, conn => verify(conn, &self.inner)).during("look for damage")
     }
 }
 
@@ -32,6 +32,7 @@ async fn verify(conn: &mut PgConnection, store: &Inner) -> Result<Vec<String>> {
     let begin =
         format!("{}; SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = 0", store.begin.sql);
     let mut transaction = conn.begin_with(AssertSqlSafe(begin)).await?;
+    // Each question is one statement and sees one moment. The transaction is only there for its settings.
     let mut findings = Vec::new();
     for sql in [
         format!(

@@ -36,7 +36,9 @@ impl PostgresStore {
         let (names, given) = (self.names(), self.given_time());
         let claimed = attempt!(self, conn => claim(conn, names, request, given))?;
         let Some(mut claims) = claimed else { return Ok(None) };
+        // A claim changes the status of each letter, by which letters are counted.
         self.wrote(claims.len()).await;
+        // `RETURNING` gives the rows in no order.
         claims.sort_unstable_by_key(|(place, _)| *place);
         Ok(Some(claims.into_iter().map(|(_, claim)| claim).collect()))
     }
@@ -70,6 +72,8 @@ impl PostgresStore {
             ));
             query.all(conn, |record| read_token(&mut Fields::of(record))).await
         });
+        // A lease that has ended is extended, too: until somebody else claims, which changes the fence, nobody else
+        // runs it.
         let held: HashSet<_> = held?.into_iter().collect();
         Ok(tokens.iter().map(|token| held.contains(token)).collect())
     }
@@ -142,6 +146,7 @@ async fn claim(
     let claimed = query.all(conn, |record| {
         let mut fields = Fields::of(record);
         is_plain = fields.flag()?;
+        // A row without a letter only tells whether the claim was plain.
         let Some(was_due) = fields.time_or_none()? else { return Ok(None) };
         let row = columns::read_whole(&mut fields)?;
         let place = (was_due, row.letter.state.created_at, row.letter.id);
@@ -161,6 +166,7 @@ fn due(
     limit: u32,
     given: Option<Timestamp>,
 ) -> Query {
+    // Consumers are not part of the condition, since one index answers for one name in the order of the line.
     let (consumers, rest) = by_consumer(filter);
     // The operation that sent it; of a record none, since its run goes on.
     let query = query.push(
@@ -228,6 +234,7 @@ async fn next_due(
         Ok((fields.time()?, fields.flag()?, fields.time_or_none()?))
     });
     let Some((now, is_active, next)) = found.await? else { return Ok(None) };
+    // Only an operation that runs releases letters later.
     if !is_active {
         return Ok(next);
     }

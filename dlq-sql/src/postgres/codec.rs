@@ -29,6 +29,7 @@ pub(super) fn escape(text: Cow<'_, str>) -> Cow<'_, str> {
     if !text.contains(['\0', MARK]) {
         return text;
     }
+    // The mark comes first, or the marks that stand for NUL would be marked once more.
     text.replace(MARK, MARKED).replace('\0', NUL).into()
 }
 
@@ -36,6 +37,7 @@ pub(super) fn unescape(text: String) -> String {
     if !text.contains(MARK) {
         return text;
     }
+    // NUL comes first: a mark that is made plain again could look like the beginning of one.
     text.replace(NUL, "\0").replace(MARKED, "\u{FDD0}")
 }
 

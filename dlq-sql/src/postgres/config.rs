@@ -12,7 +12,7 @@ use super::call::{Lent, pin, unpin};
 use super::codec::Fields;
 use super::names::{DEFAULT_TABLE, Names, is_plain};
 use super::query::Query;
-use super::silence::Patience;
+use super::silence::AnswerTimeout;
 use super::sink::LARGEST;
 use super::{Begin, Inner, PostgresStore, migrate, schema};
 use crate::error::{During, Fault, Result};
@@ -202,20 +202,22 @@ impl PostgresBuilder {
     }
 
     async fn start(self) -> Result<PostgresStore> {
-        let patience = self.patience()?;
+        let answer_timeout = self.checked_answer_timeout()?;
         let (pool, names) = self.connect().await?;
         let begin = self.begin()?;
-        let found = patience.on(schema::found(&pool, &names, &begin)).await?;
+        // The version is read without any lock first: most stores are up to date, and are opened without waiting for
+        // anybody.
+        let found = answer_timeout.on(schema::found(&pool, &names, &begin)).await?;
         // A pooler rules it out as well: a migration holds a lock on a connection of its own, which a pooler does not
         // give.
         if !self.migrate || self.pooler {
             schema::refuse_old(&names, found, &migrate::place(&pool.connect_options(), &names))?;
         } else if found < schema::latest() {
-            patience.long().on(schema::ensure(&pool, &names, schema::latest())).await?;
+            answer_timeout.long().on(schema::ensure(&pool, &names, schema::latest())).await?;
         }
         let owns_pool = matches!(self.place, Connection::Url(_));
         let inner = Arc::new(Inner::new(pool, owns_pool, Arc::new(names), begin, self.largest));
-        let store = PostgresStore { inner, patience, clock: self.clock };
+        let store = PostgresStore { inner, answer_timeout, clock: self.clock };
         if let Some(dedup) = self.dedup {
             store.set_dedup(dedup).await?;
         }
@@ -223,7 +225,7 @@ impl PostgresBuilder {
     }
 
     /// Returns the time for which the database may be silent.
-    pub(super) fn patience(&self) -> Result<Patience> {
+    pub(super) fn checked_answer_timeout(&self) -> Result<AnswerTimeout> {
         let statement = self.statement_timeout;
         // Else a statement that takes long looks like silence.
         let is_limited = self.limits_statements() && !statement.is_zero();
@@ -240,7 +242,7 @@ impl PostgresBuilder {
                 ),
             ));
         }
-        Ok(Patience(Some(answer).filter(|answer| !answer.is_zero())))
+        Ok(AnswerTimeout(Some(answer).filter(|answer| !answer.is_zero())))
     }
 
     /// Returns true if the server is told to end statements: when a connection is made, or behind a pooler in each
@@ -268,7 +270,9 @@ impl PostgresBuilder {
         };
         let schema = match &self.schema {
             Some(schema) => schema.clone(),
-            None => self.patience()?.on(current_schema(&pool, &self.begin()?)).await?,
+            None => {
+                self.checked_answer_timeout()?.on(current_schema(&pool, &self.begin()?)).await?
+            }
         };
         let names = Names::new(&schema, &self.table);
         Ok((pool, names))
@@ -283,13 +287,17 @@ impl PostgresBuilder {
         let statement = self.statement_timeout;
         // Who vanishes in the middle of a call is to leave no locks behind; and the server is to end that before it is
         // given up, so that a COMMIT which did not come is known to be none.
-        let idle = self.patience()?.0.map_or(Duration::ZERO, |answer| (statement + answer) / 2);
+        let idle = self
+            .checked_answer_timeout()?
+            .0
+            .map_or(Duration::ZERO, |answer| (statement + answer) / 2);
         let [statement, idle] = [statement, idle].map(|limit| limit.as_millis());
         Ok([("statement_timeout", statement), ("idle_in_transaction_session_timeout", idle)])
     }
 
     /// Returns the statement that begins a transaction.
     pub(super) fn begin(&self) -> Result<Begin> {
+        // Locks and conditions are made for this level: a row that was waited for is looked at as it is then.
         let mut sql = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         if self.pooler {
             // Another may have prepared something of the same name on the same connection.
@@ -309,6 +317,8 @@ impl PostgresBuilder {
             settings.push_str(&format!("; SET {name} = {value}"));
         }
         if self.pooler {
+            // Nothing may stay on a connection that the next transaction of another client gets: neither prepared
+            // statements nor settings. Poolers also refuse the start-up parameter for digits of floats.
             options = options.statement_cache_capacity(0).extra_float_digits(None);
             settings.clear();
         }
@@ -376,7 +386,9 @@ mod tests {
     #[tokio::test]
     async fn silence_is_limited_by_default_where_statements_are() {
         let pool = PgPoolOptions::new().connect_lazy("postgres://ana@127.0.0.1:1/orders").unwrap();
-        let seconds = |builder: PostgresBuilder| builder.patience().unwrap().0.map(|d| d.as_secs());
+        let seconds = |builder: PostgresBuilder| {
+            builder.checked_answer_timeout().unwrap().0.map(|d| d.as_secs())
+        };
         let handed_over = || PostgresBuilder::with(pool.clone());
         assert_eq!(seconds(handed_over()), None);
         assert_eq!(seconds(handed_over().answer_timeout(Duration::from_secs(5))), Some(5));

@@ -48,6 +48,7 @@ impl Folding {
     fn wrote(&self, letters: u64) -> bool {
         // Whoever crosses the bound sets it out of reach, so that only one of many folds.
         let less = |left: u64| Some(if left <= letters { u64::MAX } else { left - letters });
+        // Relaxed is enough: the number is a hint, and the lock in the database decides who folds.
         let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         before.is_ok_and(|left| left <= letters)
     }
@@ -76,6 +77,8 @@ impl PostgresStore {
 
 /// Folds the differences and returns the number of sums; 0 if another process is at it.
 async fn fold(conn: &mut PgConnection, names: &Names) -> Result<u64> {
+    // It does not ask to be durable: where a crash loses the fold, the differences are there again. Whoever does not
+    // get the lock deletes nothing, and so inserts nothing.
     let counts = &names.counts;
     Query::new(format!(
         "WITH gone AS (DELETE FROM {counts} WHERE (SELECT pg_try_advisory_xact_lock(hashtextextended("

@@ -73,6 +73,7 @@ impl Step<'_> {
             let rows = query.all(self.conn(), |record| read_row(record, false)).await?;
             let Some(last) = rows.last() else { return Ok(()) };
             after = Some((last.letter.state.created_at, last.letter.id));
+            // A record is not dead and merges with nothing, so it takes no key.
             let deaths: Vec<_> = rows.iter().filter(|row| !row.is_record()).collect();
             let keys = deaths.iter().filter_map(|row| DedupKey::of(&row.letter));
             let mut owners = self.owners(&keys.collect::<Vec<_>>()).await?;
@@ -103,6 +104,8 @@ impl Step<'_> {
         &mut self,
         keys: impl IntoIterator<Item = &'k DedupKey>,
     ) -> Result<BTreeMap<DedupKey, LetterId>> {
+        // The index has hashes of keys, which may be longer than its rows can be. The caller compares the keys
+        // themselves.
         let keys: Vec<_> = keys.into_iter().map(|key| key.to_bytes()).collect();
         let sql = format!(
             "SELECT dedup_key, letter_id FROM {} WHERE dedup_key IS NOT NULL \

@@ -53,6 +53,7 @@ pub(super) async fn ended_before<T>(
     doubt: &mut Option<Doubt<T>>,
 ) -> Result<Option<(T, BTreeSet<String>)>> {
     let Some(number) = doubt.as_ref().map(|before| before.number.clone()) else { return Ok(None) };
+    // A server that has lost its client may take some time to notice, and says `in progress` until it does.
     let began = Instant::now();
     loop {
         // One that is yet to come was lost in a crash.

@@ -166,6 +166,7 @@ fn subjects(query: &mut Query, patterns: &[SubjectPattern]) {
     }
     for pattern in patterns.iter().filter(|pattern| !pattern.is_literal()) {
         let prefix = pattern.literal_prefix();
+        // The index has only the beginning of a subject. A longer prefix is compared with the whole of it.
         let compared = if is_cut(prefix) { "t.subject".to_owned() } else { start("t.subject") };
         query.add(&format!(" OR ({compared} >= "));
         query.add_bind(prefix);
@@ -187,6 +188,7 @@ fn expression(pattern: &SubjectPattern) -> String {
         "*" => "[^.]*".to_owned(),
         ">" => ".*".to_owned(),
         token => token.chars().fold(String::new(), |mut text, letter| {
+            // Only characters of ASCII mean something in an expression.
             if letter.is_ascii() && !letter.is_ascii_alphanumeric() {
                 text.push('\\');
             }

@@ -33,6 +33,7 @@ impl PostgresStore {
             ended.insert(token);
             released.extend(consumer);
         }
+        // It comes after the commit: a process that is woken earlier would find nothing due.
         self.say(released).await;
         self.wrote(ended.len()).await;
         let answer = |(token, _): &Ending| ended.contains(token).then_some(Finished::Applied);

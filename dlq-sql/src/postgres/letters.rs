@@ -107,6 +107,7 @@ async fn list(
     filter: &Filter,
     page: &PageRequest,
 ) -> Result<Page> {
+    // One letter more is read than is asked for: it tells whether another page follows.
     let most = i64::from(page.limit.max(1)) + 1;
     let mut letters: Vec<LetterSummary> = Vec::new();
     for Stretch { order, after } in stretches(page) {
@@ -186,6 +187,7 @@ async fn groups(
     let samples = Query::new(&names.select_head).push(" WHERE t.letter_id = ANY(").bind(ids);
     let samples = samples.push(")").all(conn, read_summary).await?;
     let group = |seen: Seen| {
+        // The samples are read by another statement. A letter that was deleted in between leaves its group out.
         let sample = samples.iter().find(|sample| sample.id == seen.last)?.clone();
         Some(Group {
             fingerprint: seen.fingerprint,

@@ -17,6 +17,9 @@ use crate::values::{self, Put as _, Take as _};
 impl Step<'_> {
     /// Loads and locks what is needed.
     pub(super) async fn load(&mut self, needs: &Needs, rows: &mut Rows) -> Result<()> {
+        // All who write take their locks in this order: the switch, schedules, letters, documents, operations. Rounds
+        // that follow may ask for more, and where two calls then wait in a circle the database ends one, which is run
+        // again.
         if needs.dedup {
             let is_dedup = self.hold_dedup().await?;
             rows.supply_dedup(is_dedup);
@@ -162,6 +165,7 @@ impl Step<'_> {
         if deep.len() < wanted.len() {
             let all = wanted.keys().copied().collect();
             let read = self.lock_letters(all, Depth::Head).await?;
+            // Each letter is supplied as absent first. What was read takes the place of that.
             for id in of_depth(&wanted, Depth::Head) {
                 rows.supply_letter(id, None, Depth::Head);
             }
@@ -252,6 +256,7 @@ impl Step<'_> {
             let operations = if ids.is_empty() {
                 Vec::new()
             } else {
+                // They are read once more under the lock: others may have released letters since.
                 let query = select(names).push(" WHERE id = ANY(").bind(bytes(&ids));
                 let query = query.push(") ORDER BY seq FOR UPDATE");
                 query.all(self.conn(), read_operation).await?
@@ -275,6 +280,8 @@ impl Step<'_> {
             }
         }
         if needs.operation_number {
+            // Two that start at the same moment may read the same number. Where their ids are the same, too, the unique
+            // index refuses one of them, which is run again.
             let last = format!("SELECT coalesce(max(seq), 0) FROM {}", names.operations);
             let last = Query::new(last).first(self.conn(), |record| Fields::of(record).unsigned());
             rows.supply_operation_number(last.await?.unwrap_or_default());
@@ -306,6 +313,7 @@ impl Step<'_> {
             Ok((id, fields.unsigned()?, fields.word("outcome")?))
         });
         for (operation, index) in places {
+            // Those that are not found are supplied as missing, so that they are not asked for again.
             rows.supply_item(*operation, *index, None);
         }
         for (operation, index, outcome) in found.await? {

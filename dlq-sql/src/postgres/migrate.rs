@@ -65,11 +65,12 @@ impl PostgresBuilder {
                 ));
             }
             let (pool, names) = self.connect().await?;
+            // What is to be done is told as it was found before anything changes.
             let migration = self.look(&pool, &names).await?;
             let ensure = schema::ensure(&pool, &names, schema::latest());
-            self.patience()?.long().on(ensure).await?;
+            self.checked_answer_timeout()?.long().on(ensure).await?;
             if !migration.missing.is_empty() {
-                self.patience()?.long().on(schema::make_again(&pool, &names)).await?;
+                self.checked_answer_timeout()?.long().on(schema::make_again(&pool, &names)).await?;
             }
             Ok(migration)
         };
@@ -78,10 +79,13 @@ impl PostgresBuilder {
 
     async fn look(&self, pool: &PgPool, names: &Names) -> Result<Migration> {
         let begin = self.begin()?;
-        let mut migration =
-            schema::migration(self.patience()?.on(schema::found(pool, names, &begin)).await?);
+        let mut migration = schema::migration(
+            self.checked_answer_timeout()?.on(schema::found(pool, names, &begin)).await?,
+        );
+        // What an older version lacks is made by its migration, so that it is not missing.
         if migration.is_up_to_date() {
-            let missing = self.patience()?.on(schema::lacks(pool, names, &begin)).await?;
+            let missing =
+                self.checked_answer_timeout()?.on(schema::lacks(pool, names, &begin)).await?;
             migration.missing = missing;
         }
         Ok(migration)

@@ -127,14 +127,14 @@ use tokio::task::JoinSet;
 
 use counts::Folding;
 use names::Names;
-use silence::Patience;
+use silence::AnswerTimeout;
 use wake::Wakes;
 
 /// A store in PostgreSQL. Cheap to clone; clones share the connections. See the [module docs](self).
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     inner: Arc<Inner>,
-    patience: Patience,
+    answer_timeout: AnswerTimeout,
     /// Clock, if the time does not come from the database.
     clock: Option<SharedClock>,
 }
@@ -237,13 +237,13 @@ impl PostgresStore {
     }
 
     /// The same, for a call for which the database is given time.
-    fn patient(&self) -> Self {
-        Self { patience: self.patience.long(), ..self.clone() }
+    fn for_long_work(&self) -> Self {
+        Self { answer_timeout: self.answer_timeout.long(), ..self.clone() }
     }
 
     /// The same, for a call about all letters that match.
-    fn patient_with_many(&self) -> Self {
-        Self { patience: self.patience.for_many(), ..self.clone() }
+    fn for_many_letters(&self) -> Self {
+        Self { answer_timeout: self.answer_timeout.for_many(), ..self.clone() }
     }
 
     fn pool(&self) -> &PgPool {

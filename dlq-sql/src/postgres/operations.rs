@@ -103,6 +103,7 @@ pub(super) async fn next_release(
     let mut earliest = None;
     for operation in active(conn, names).await? {
         let next = operation.next_to_handlers(now);
+        // An operation whose letters of these consumers have all gone out would wake them for nothing.
         if next.is_some() && has_queued(conn, names, operation.id, consumers).await? {
             earliest = earliest.into_iter().chain(next).min();
         }
@@ -136,6 +137,7 @@ async fn items(
     let after = i64::try_from(after).unwrap_or(i64::MAX);
     let query = Query::new(format!("SELECT {ITEM} FROM {} i WHERE i.operation = ", names.items));
     let query = query.bind(id).push(" AND i.idx >= ").bind(after);
+    // A page of nothing would never come to an end.
     let query = query.push(" ORDER BY i.idx LIMIT ").bind(limit.max(1));
     let items = query.all(conn, |record| read_item(&mut Fields::of(record))).await?;
     let next = items.last().map(|last| last.index + 1);

@@ -42,6 +42,7 @@ pub(super) fn all(names: &Names) -> Vec<Part> {
         How::Indexes(indexes) => indexes(names)
             .into_iter()
             .map(|(name, on)| {
+                // Others go on writing meanwhile. This takes a statement of its own outside of a transaction.
                 let sql = format!("CREATE INDEX CONCURRENTLY \"{name}\" {on};");
                 Part { kind: "index".to_owned(), name, sql }
             })
@@ -86,10 +87,12 @@ fn statements(sql: &str) -> Vec<String> {
     let mut one = String::new();
     let mut is_in_body = false;
     for line in sql.lines() {
+        // Other statements, such as grants, leave nothing that can be found missing.
         if one.is_empty() && !line.starts_with("CREATE ") {
             continue;
         }
         one.push_str(line);
+        // A semicolon inside of a function's body ends no statement.
         is_in_body ^= line.matches("$body$").count() % 2 == 1;
         if !is_in_body && line.ends_with(';') {
             all.push(std::mem::take(&mut one));

@@ -35,6 +35,7 @@ pub(super) async fn plan(
     names: &Names,
     spec: &OperationSpec,
 ) -> Result<Plan> {
+    // The statements may see different moments. A plan is a forecast; what an operation sends is what it freezes.
     let letters = &names.letters;
     let query = Query::new("SELECT count(*), count(*) FILTER (WHERE replays >= ")
         .bind(spec.max_replays)

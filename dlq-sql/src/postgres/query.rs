@@ -100,6 +100,7 @@ impl Query {
         self.bound += 1;
         self.sql.push_str(&format!("${}", self.bound));
         let bound = self.arguments.add(value.bind());
+        // A failure would show when the statement runs, which then has fewer values than it names.
         debug_assert!(bound.is_ok(), "these kinds can always be encoded: {bound:?}");
     }
 
@@ -107,6 +108,7 @@ impl Query {
     pub(super) fn now(self, given: Option<Timestamp>) -> Self {
         match given {
             Some(given) => self.bind(given),
+            // Not `now()`, which is when the transaction began: behind a lock that may be long ago.
             None => self.push("statement_timestamp()"),
         }
     }
@@ -128,6 +130,7 @@ impl Query {
     }
 
     fn interval(self, duration: Duration) -> Self {
+        // It is rounded up: a lease must not end before the time that was asked for.
         let micros = i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX);
         self.bind(micros.min(LONGEST)).push(" * interval '1 microsecond'")
     }
@@ -160,6 +163,7 @@ impl Query {
         mut read: impl FnMut(&PgRow) -> Result<T>,
     ) -> Result<Vec<T>> {
         let sql = Arc::new(self.sql);
+        // All text is our own, or names that were checked. What comes from outside is bound.
         let query = sqlx::query_with(AssertSqlSafe(Arc::clone(&sql)), self.arguments);
         let rows = query.fetch_all(conn).await.map_err(|error| fault_of(&sql, error))?;
         rows.iter().map(&mut read).collect()

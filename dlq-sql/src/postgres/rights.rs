@@ -44,6 +44,7 @@ fn needed(sql: &str, table: &str) -> Vec<&'static str> {
         match words.get(at.saturating_sub(2)..at) {
             Some([.., "INTO"]) => {
                 add("INSERT");
+                // PostgreSQL reads the columns by which a conflict is found.
                 if sql.contains("ON CONFLICT") {
                     add("SELECT");
                 }
@@ -61,6 +62,7 @@ fn needed(sql: &str, table: &str) -> Vec<&'static str> {
             }
             _ => {
                 add("SELECT");
+                // To lock a row takes the right to change it.
                 if sql.contains("FOR UPDATE") {
                     add("UPDATE");
                 }

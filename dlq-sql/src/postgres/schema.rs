@@ -201,6 +201,7 @@ pub(super) async fn make_again(pool: &PgPool, names: &Names) -> Result<()> {
     let (indexes, others): (Vec<_>, Vec<_>) =
         missing.into_iter().partition(|part| part.kind == "index");
     let mut sql: String = others.iter().map(|part| format!("{}\n", part.sql)).collect();
+    // Tables that are made again are those of the first version, and lack the columns that came later.
     sql.push_str(&tables::version_3(names));
     // A new sequence begins at 1, and would give tokens out again that old claims still have (G6).
     if others.iter().any(|part| part.kind == "sequence") {
@@ -248,9 +249,9 @@ async fn advance(
 ) -> Result<bool> {
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     // It is idle itself while it waits for an index.
-    let patience =
+    let no_limits =
         "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0";
-    sqlx::raw_sql(patience).execute(&mut *transaction).await?;
+    sqlx::raw_sql(no_limits).execute(&mut *transaction).await?;
     Query::new(format!("SELECT {DURABLE}")).run(&mut transaction).await?;
     // Waiting for the lock would hold a snapshot, for which an index that is being built waits in turn.
     if !lock(&mut transaction, "pg_try_advisory_xact_lock", names, MIGRATES).await? {

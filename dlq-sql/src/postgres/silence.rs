@@ -27,9 +27,9 @@ pub(super) const MANY: u32 = 10;
 
 /// Time for which the server may be silent; `None` means for ever.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience(pub(super) Option<Duration>);
+pub(super) struct AnswerTimeout(pub(super) Option<Duration>);
 
-impl Patience {
+impl AnswerTimeout {
     /// For what the server is given time for.
     pub(super) fn long(self) -> Self {
         Self(self.0.map(|limit| limit.max(LONG)))
@@ -45,6 +45,7 @@ impl Patience {
     pub(super) async fn on<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let Some(limit) = self.0 else { return work.await };
         let news = Arc::new(News::default());
+        // The work has a waker of its own, by which news of the server is told from other reasons to be polled.
         let waker = Waker::from(Arc::clone(&news));
         let (mut work, mut alarm) = (pin!(work), pin!(sleep(limit)));
         let mut heard = Instant::now();
@@ -57,6 +58,7 @@ impl Patience {
                     return Poll::Ready(done);
                 }
             }
+            // The alarm is put off when it rings, and not at every word of the server, which spares a timer each time.
             while alarm.as_mut().poll(context).is_ready() {
                 if heard.elapsed() >= limit {
                     return Poll::Ready(Err(silent(limit)));
@@ -90,6 +92,7 @@ struct News {
 
 impl Default for News {
     fn default() -> Self {
+        // The first poll counts as news, since it is what sends anything at all.
         Self { is_there: AtomicBool::new(true), task: Mutex::new(Waker::noop().clone()) }
     }
 }
@@ -106,6 +109,7 @@ impl News {
 
 impl Wake for News {
     fn wake(self: Arc<Self>) {
+        // The news is there before the task is woken, or the poll that follows would not see it.
         self.is_there.store(true, Ordering::Release);
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         task.wake();
@@ -118,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Patience = Patience(Some(Duration::from_secs(10)));
+    const LIMIT: AnswerTimeout = AnswerTimeout(Some(Duration::from_secs(10)));
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_a_word_now_and_then_is_waited_for() {

@@ -33,7 +33,7 @@ impl PostgresStore {
         let mut is_walk = has_walk(&needs);
         let mut doubt = None;
         loop {
-            let store = if is_walk { &self.patient_with_many() } else { self };
+            let store = if is_walk { &self.for_many_letters() } else { self };
             let decided = on_connection!(store, conn => async {
                 let mut step = Step::begin(conn, &store.inner, store.given_time()).await?;
                 if V::ONCE {
@@ -49,6 +49,8 @@ impl PostgresStore {
                 if is_walk {
                     step.take_time().await?;
                 }
+                // A future that is dropped in here leaves the transaction open. `Call` then closes the connection, and
+                // with it the database takes everything back.
                 let decided = step.work(verb, &needs, is_walk).await;
                 step.end(decided, &mut doubt).await
             })?;

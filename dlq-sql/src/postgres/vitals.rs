@@ -182,6 +182,7 @@ async fn dead(conn: &mut PgConnection, names: &Names) -> Result<Vec<Finding>> {
                 )),
             );
         }
+        // The setting of the server concerns all tables alike, and is told once.
         if !is_any_vacuumed && full == names.letters {
             findings.push(
                 Finding::new(Severity::Warning, "server", "autovacuum").found("off", "on").advice(

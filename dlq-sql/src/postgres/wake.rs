@@ -113,7 +113,7 @@ impl Wakes {
         // One whose runtime ended has ended with it.
         while task.try_join_next().is_some() {}
         if task.is_empty() {
-            let limit = store.patience.0.map_or(QUIET, |limit| limit.min(QUIET));
+            let limit = store.answer_timeout.0.map_or(QUIET, |limit| limit.min(QUIET));
             let options = store.pool().connect_options();
             let (heard, channel) = (self.heard.clone(), store.names().channel.clone());
             task.spawn(listen_for_ever(options, channel, limit, heard));
@@ -201,7 +201,7 @@ async fn listen(
 impl PostgresStore {
     /// Returns true if a notification on one connection arrives on another, and quickly.
     pub(super) async fn is_heard(&self) -> Result<bool> {
-        let limit = self.patience.0.map_or(HEARING, |limit| limit.min(HEARING));
+        let limit = self.answer_timeout.0.map_or(HEARING, |limit| limit.min(HEARING));
         let mut listener = listener(&self.pool().connect_options(), CHECK, limit).await?;
         // Others may look at the same time.
         let word = format!("{:?}", std::time::Instant::now());

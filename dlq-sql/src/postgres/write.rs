@@ -19,6 +19,8 @@ use crate::values::{self, Put as _, Take as _};
 impl Step<'_> {
     /// Writes all changes. Returns the number of the last new entry in the record of what operators did.
     pub(super) async fn write(&mut self, rows: &Rows) -> Result<Option<i64>> {
+        // Rows are written before those that refer to them: operations before their items, and letters before their
+        // aliases.
         self.write_started(rows).await?;
         self.write_letters(rows).await?;
         self.write_aliases(rows).await?;
@@ -94,6 +96,7 @@ impl Step<'_> {
     }
 
     async fn write_items(&mut self, rows: &Rows) -> Result<()> {
+        // One statement inserts all that are new and one updates the others, however many there are.
         let (mut new, mut changed) = (Batch::default(), Batch::default());
         let changes: Vec<_> = rows.items().collect();
         for (operation, index, change) in &changes {
@@ -230,6 +233,7 @@ impl Step<'_> {
         }
         let ids: Vec<_> = changes.keys().map(|id| id.as_bytes().to_vec()).collect();
         let query = select(self.names()).push(" WHERE id = ANY(").bind(ids);
+        // All calls lock them in the same order, so that no two wait for each other.
         let query = query.push(") ORDER BY seq FOR UPDATE");
         let mut operations = query.all(self.conn(), read_operation).await?;
         let now = self.now();

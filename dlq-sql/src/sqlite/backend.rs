@@ -134,6 +134,7 @@ impl SqliteStore {
     ) -> Result<Vec<(Select, Vec<SelectedRows>)>> {
         let selects = needs.selects.iter().map(|(select, _)| select);
         let long: Vec<_> = selects.filter(|it| select::is_long(it)).cloned().collect();
+        // Without readers the writer would read the page twice.
         if long.is_empty() || self.inner.readers.is_none() {
             return Ok(Vec::new());
         }
@@ -165,6 +166,8 @@ fn drive<V: Verb>(unit: &Unit<'_>, verb: &V, known: &Known, now: Timestamp) -> R
                 let note = write::write(conn, names, &rows)?;
                 return Ok(Ok(Done { answer, note }));
             }
+            // Within a transaction an answer does not change, so a verb that asks for the same again would do so for
+            // ever.
             Ok(None) if *rows.missing() == asked => {
                 let detail = format!("the call asks for the same again: {verb:?}");
                 return Err(Fault::new(StoreErrorKind::Unexpected, detail));

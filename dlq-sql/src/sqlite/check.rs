@@ -24,6 +24,7 @@ impl SqliteStore {
 fn check(conn: &Connection, names: &Names) -> Result<Vec<String>> {
     let Names { letters, counts, operations, items, .. } = names;
     let mut findings: Vec<String> = texts(conn, "PRAGMA integrity_check")?;
+    // A single row says so where SQLite has found nothing.
     findings.retain(|finding| finding != "ok");
     let references = "SELECT 'a row of ' || \"table\" || ' refers to a missing row of ' || parent \
                       FROM pragma_foreign_key_check";

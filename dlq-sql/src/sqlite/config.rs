@@ -137,6 +137,7 @@ impl SqliteBuilder {
         let tuning = Tuning {
             busy_timeout: bounded(self.busy_timeout),
             migrate: self.migrate,
+            // SQLite counts at most 2^32 - 2 pages, and takes 0 for a question.
             max_pages: self
                 .max_size
                 .map(|bytes| u32::try_from(bytes / PAGE).unwrap_or(u32::MAX - 1).max(1)),

@@ -62,6 +62,7 @@ pub(super) fn next_due(
     let first = |name: Option<&str>| -> Result<Option<Timestamp>> {
         let query =
             Query::new(format!("SELECT available_at FROM {0} INDEXED BY {0}", names.letters));
+        // The index is named, so that the first entry answers and nothing is sorted.
         let query = match name {
             Some(name) => query.push("_available_to WHERE consumer = ").bind(name),
             None => query.push("_available WHERE 1"),

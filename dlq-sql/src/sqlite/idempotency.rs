@@ -188,6 +188,7 @@ impl Idempotency for SqliteIdempotency {
         let now = self.store.now();
         let purge = move |unit: &mut Unit<'_>| {
             let table = &unit.names().idempotency;
+            // SQLite is built without `LIMIT` for deletions, so the keys are selected first.
             let purged = Query::new(format!(
                 "DELETE FROM {table} WHERE (consumer, key) IN (SELECT consumer, key FROM {table} WHERE until <= "
             ))

@@ -169,6 +169,8 @@ impl<'c> Loader<'c> {
             found.iter().partition(|it| it.seq.is_some());
         let there = there.into_iter().map(|it| (it.selected.letter, it.seq));
         let mut held = Vec::new();
+        // Marks and deletions end the items of what they select. Other verbs get the items with the selection, or leave
+        // them alone.
         let changes_items = matches!(select, Select::Matching { .. });
         self.each(1, there, depth, |id, row| {
             held.extend(row.as_ref().and_then(|row| row.item).filter(|_| changes_items));

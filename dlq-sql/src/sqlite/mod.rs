@@ -162,6 +162,7 @@ impl SqliteStore {
         let Inner { path, names, .. } = &*self.inner;
         match path {
             Some(path) => format!("sqlite {} {}", names.letters, path.display()),
+            // No other store has this address while this one lives.
             None => format!("sqlite in memory {:p}", Arc::as_ptr(&self.inner)),
         }
     }
@@ -188,6 +189,7 @@ impl SqliteStore {
                 let names = Arc::clone(&self.inner.names);
                 readers.run(move |conn| look(conn, &names)).await
             }
+            // A database in memory has one connection, on which reads take turns with writes.
             None => self.inner.writer.run(move |unit| look(unit.conn(), unit.names())).await,
         }
     }

@@ -45,6 +45,7 @@ impl Names {
                 .next()
                 .is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
             && table.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            // SQLite keeps such names for itself.
             && !table.to_ascii_lowercase().starts_with("sqlite_");
         if !is_plain {
             return None;

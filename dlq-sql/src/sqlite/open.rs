@@ -67,7 +67,9 @@ pub(super) fn writer(place: &Location, tuning: Tuning, names: &Names) -> Result<
     // Copied back into the file in larger portions than by default: a letter that is claimed and finished soon after is
     // then copied once.
     conn.pragma_update(None, "wal_autocheckpoint", 8_000)?;
+    // One long transaction would otherwise leave the log as large as it was then.
     conn.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
+    // A negative number is KiB and not pages.
     conn.pragma_update(None, "cache_size", -16 * 1024)?;
     if let Some(pages) = tuning.max_pages {
         conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
@@ -97,6 +99,7 @@ fn file(path: &Path, create: bool, tuning: Tuning) -> Result<Connection> {
             format!("there is no file `{}`; check the path, or let it be created", path.display()),
         ));
     }
+    // A connection belongs to one thread, so SQLite need not guard it.
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
     let conn = Connection::open_with_flags(path, flags)?;
@@ -106,6 +109,7 @@ fn file(path: &Path, create: bool, tuning: Tuning) -> Result<Connection> {
 
 fn prepare(conn: &Connection, tuning: Tuning) -> Result<()> {
     conn.busy_timeout(tuning.busy_timeout)?;
+    // More statements are in use than fit into the cache by default, and each would be prepared again and again.
     conn.set_prepared_statement_cache_capacity(128);
     // SQLite has them off by default, and aliases are deleted with their letter by one.
     conn.pragma_update(None, "foreign_keys", true)?;

@@ -33,6 +33,7 @@ pub(super) fn plan(conn: &Connection, names: &Names, spec: &OperationSpec) -> Re
             Ok((i64::cast_unsigned(fields.next()?), i64::cast_unsigned(fields.next()?)))
         })?
         .unwrap_or_default();
+    // Only the columns are wanted: `frozen` adds the table.
     let head = names.select_head.split(" FROM ").next().unwrap_or_default();
     let sample = Some(spec.limit.unwrap_or(u64::MAX).min(10));
     let sample = frozen(Query::new(head), names, spec, sample).all(conn, read_summary)?;

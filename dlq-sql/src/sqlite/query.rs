@@ -80,6 +80,7 @@ impl Query {
 
     /// Adds ` = ?` or ` IN (…)`; however many values, they take one place.
     pub(super) fn add_any<T: Into<Bind>>(&mut self, values: impl ExactSizeIterator<Item = T>) {
+        // SQLite uses an index in its order for a single value, which it does not for a list.
         if values.len() == 1 {
             self.add(" = ");
             values.for_each(|value| self.add_bind(value));

@@ -161,6 +161,7 @@ fn write(
                 let text = panic_text(&*panic);
                 tracing::error!(cause = text, "the thread of the store that writes has ended");
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+                // Calls that wait are answered as well. Those that come later find the channel closed.
                 let rest = std::iter::from_fn(|| waiting.try_recv().ok());
                 group
                     .into_iter()
@@ -256,6 +257,7 @@ pub(super) struct Readers {
 
 impl Readers {
     pub(super) async fn start(count: usize, place: &Location, tuning: Tuning) -> Result<Self> {
+        // All readers take from one channel: a look that takes long keeps one of them, and the others go on.
         let (looks, waiting) = channel::<Look>();
         let waiting = Arc::new(Mutex::new(waiting));
         let mut readers = Self { looks: Some(looks), threads: Vec::with_capacity(count) };
@@ -320,6 +322,7 @@ fn snapshot<T>(conn: &Connection, look: impl FnOnce(&Connection) -> Result<T>) -
     // All statements of a look see one snapshot, so that pages, counts and sums fit each other.
     execute(conn, "BEGIN")?;
     let seen = look(conn);
+    // Nothing was changed, so a COMMIT that fails takes nothing away from what was seen.
     let end = execute(conn, "COMMIT");
     if end.is_err() && !conn.is_autocommit() {
         let _ = execute(conn, "ROLLBACK");

@@ -30,6 +30,7 @@ pub(super) fn write(conn: &Connection, names: &Names, rows: &Rows) -> Result<Opt
         writer.alias(id, alias)?;
     }
     for operation in rows.started() {
+        // Operations come before their items, which refer to them.
         writer.start(operation, rows)?;
     }
     for (id, change) in rows.operations() {
@@ -142,6 +143,7 @@ impl<'r, 'c> Writer<'r, 'c> {
     }
 
     fn count(&mut self, row: &'r Row, by: i64) {
+        // Counts are added up here and written once for each kind, since many letters of a step are of few kinds.
         *self.counts.entry(kind(row)).or_default() += by;
     }
 
@@ -244,6 +246,7 @@ impl<'r, 'c> Writer<'r, 'c> {
             .bind(by)?;
         statement.raw_execute()?;
         if by < 0 {
+            // Kinds of which nothing is left are taken out, or statistics would read all that there ever were.
             let sql = format!("DELETE FROM {} WHERE n = 0 AND status = ", self.names.counts);
             Query::new(sql)
                 .bind(status.as_str())

@@ -91,6 +91,7 @@ pub(super) fn read(queue: &str, raw: &Raw) -> Content {
             }
         }
         None => {
+            // Bytes that are no envelope are kept as they are. The entry that they came from tells them from others.
             story.identity = [b"source:", &source[..]].concat();
             story.payload = Some(bytes.clone());
         }

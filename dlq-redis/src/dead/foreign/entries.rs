@@ -119,6 +119,8 @@ impl ForeignEntries {
                 rank = letters.entries().await?.saturating_sub(last);
             }
             let since = range.since.filter(|_| letters.kind.is_by_time());
+            // Only the score of a place can be looked up. Members of the same score that stand before it are passed
+            // over once they were read.
             let score = from.map(zset::score_of).into_iter().chain(since.map(of_time));
             for score in score {
                 rank = rank.max(zset::below(client, key, score).await.map_err(failed)?);
@@ -171,6 +173,7 @@ impl ForeignEntries {
                 let count = members.len().min(*size);
                 let chunk: Vec<Member> = members.iter().take(count).cloned().collect();
                 let (jobs, bytes) = letters.of_members(chunk).await?;
+                // They leave the list only now, so that a call that fails or is dropped fetches them again.
                 members.drain(..count);
                 if bytes > LARGE {
                     *size = (*size / 4).max(1);
@@ -327,6 +330,7 @@ impl ForeignLetters {
         let mut found: Vec<Option<Member>> = places.iter().map(|_| None).collect();
         let mut wanted: Vec<(EntryId, usize)> =
             places.iter().enumerate().map(|(at, place)| (*place, at)).collect();
+        // Places of the same score are neighbours now, and are looked for together.
         wanted.sort_unstable();
         for group in wanted.chunk_by(|one, other| one.0.0 == other.0.0) {
             let mut left = group.to_vec();
@@ -345,6 +349,7 @@ impl ForeignLetters {
                         !is_it
                     });
                 }
+                // Behind its score there is none of them.
                 if left.is_empty() || end.place().0 != group[0].0.0 {
                     break;
                 }

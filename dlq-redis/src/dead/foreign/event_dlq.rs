@@ -199,6 +199,7 @@ impl EventDlq {
             let id = String::from_utf8_lossy(&member.name).into_owned();
             found.push(read.map_err(|why| BadMessage { id, why }));
         }
+        // They leave the list only now, so that a call that fails or is dropped fetches them again.
         self.members.drain(..count);
         if bytes > LARGE {
             self.size = (self.size / 4).max(1);

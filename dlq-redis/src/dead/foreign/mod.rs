@@ -176,6 +176,7 @@ impl ForeignLetters {
         if self.kind.is_stream() {
             return scan::oldest(&self.client, &self.key).await.map_err(failed);
         }
+        // Scores that are no times do not tell which letter is oldest.
         if !self.kind.is_by_time() {
             return Ok(None);
         }
@@ -237,6 +238,7 @@ impl ForeignLetters {
 
     /// Has letters say how often they were sent back from here before they died again.
     async fn say_sent(&self, jobs: &mut [Job]) -> Result<(), StoreError> {
+        // Nothing of ours is written beside such letters, so that there is nothing to look up.
         if !self.kind.can_replay() {
             return Ok(());
         }

@@ -105,6 +105,7 @@ impl<'a> Reader<'a> {
             let inner = self.head()?;
             if inner > 0 {
                 depth += 1;
+                // Values that are nested deeper are not read: the levels are bounded, whatever bytes somebody wrote.
                 *open.get_mut(depth)? = inner;
             }
         }

@@ -43,7 +43,7 @@ const BATCHES: u32 = 20;
 /// Pause before letters are handed over again that the server did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Time for which it goes on while the server takes nothing.
-const PATIENCE: Duration = Duration::from_secs(8);
+const RETRY_LIMIT: Duration = Duration::from_secs(8);
 
 type Row = reading::Row<EntryId>;
 
@@ -197,6 +197,7 @@ impl ForeignReplay {
             }
             let (batch, left) = rest.split_at(each.min(LETTERS).min(rest.len()));
             if let Some(rate) = self.rules.rate {
+                // Time that was lost is not made up for, so that no second sees more than the rate.
                 turn = turn.max(Instant::now()) + Duration::from_secs(batch.len() as u64) / rate;
             }
             let (mut open, began) = (batch.to_vec(), Instant::now());
@@ -215,7 +216,7 @@ impl ForeignReplay {
                 }
                 open = again;
                 if let Some(error) = late {
-                    if began.elapsed() >= PATIENCE {
+                    if began.elapsed() >= RETRY_LIMIT {
                         report.stopped = Some(error);
                         break;
                     }
@@ -347,6 +348,7 @@ impl ForeignReplay {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
+                // An error of these kinds is about this letter alone, and another attempt would meet it again.
                 let is_its_own =
                     matches!(error.kind(), RedisErrorKind::WrongType | RedisErrorKind::Unexpected);
                 let error = error.for_running_store(REPLAYING);

@@ -23,6 +23,7 @@ impl Member {
         let score = std::str::from_utf8(&self.score).ok();
         let score: f64 = score.and_then(|score| score.parse().ok()).unwrap_or(0.0);
         let bits = score.to_bits();
+        // The bits of positive numbers are ordered as they are, those of negative ones the other way round.
         let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
         let hash = blake3::hash(&self.name);
         let half = hash.as_bytes()[..8].iter();
@@ -63,6 +64,8 @@ pub(super) async fn after(
     let mut page = members(page.clone());
     let end = page.last().cloned();
     if as_int(is_there) == 0 {
+        // Where the member has gone, the page begins with the first of its score. Those before its name were yielded
+        // already.
         page.retain(|member| member.score != last.score || member.name > last.name);
     }
     Ok((page, end))

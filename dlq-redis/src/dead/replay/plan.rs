@@ -66,6 +66,7 @@ impl RedisReplay {
         let kind = kind.map_err(|error| error.for_store(REPLAYING))?;
         match as_text(&kind).as_deref() {
             Some("stream") => Ok(()),
+            // It is not created here: with a mistyped name, letters would go where nobody reads.
             Some("none") => Err(refused(format!(
                 "there is no stream `{stream}`; create it with its consumer group, or name another"
             ))),

@@ -29,7 +29,7 @@ const BATCHES: u32 = 20;
 /// Pause before letters are handed over again that the server did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Time for which it goes on while the server takes nothing.
-const PATIENCE: Duration = Duration::from_secs(8);
+const RETRY_LIMIT: Duration = Duration::from_secs(8);
 
 /// Answer of the server about one letter.
 enum SendOutcome {
@@ -107,7 +107,7 @@ impl RedisReplay {
                 }
                 let Some((error, is_final)) = late else { break };
                 open = again;
-                if is_final || began.elapsed() >= PATIENCE {
+                if is_final || began.elapsed() >= RETRY_LIMIT {
                     report.left = (open.len() + left.len()) as u64;
                     report.stopped = Some(error);
                     rest = &[];
@@ -151,6 +151,7 @@ impl RedisReplay {
             bytes += row.size.unwrap_or(0);
             bytes <= BYTES
         });
+        // A letter that is larger than the bound goes alone.
         fits.count().max(1)
     }
 
@@ -251,6 +252,7 @@ impl RedisReplay {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
+                // An error of these kinds is about this letter alone, and must not hold up the others.
                 let is_its_own =
                     matches!(error.kind(), RedisErrorKind::WrongType | RedisErrorKind::Unexpected);
                 let error = error.for_running_store(REPLAYING);

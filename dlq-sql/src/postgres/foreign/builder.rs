@@ -7,9 +7,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 
 use super::super::codec::Fields;
 use super::super::query::Query;
-use super::super::silence::Patience;
+use super::super::silence::AnswerTimeout;
 use super::catalogue::{self, FoundTable, Listed};
-use super::field::Shape;
+use super::field::KnownLayout;
 use super::letter::{Column, Kind, Reader};
 use super::{Field, ForeignColumn, ForeignTable, Meaning, Paging, select};
 use crate::error::{During as _, Fault, Result};
@@ -134,16 +134,24 @@ impl ForeignBuilder {
     pub async fn open(self) -> std::result::Result<ForeignTable, StoreError> {
         let open = async {
             let options = PgConnectOptions::from_str(&self.url)?.disable_statement_logging();
-            let patience = Patience(Some(self.answer_timeout).filter(|limit| !limit.is_zero()));
-            let connecting =
-                Patience(Some(patience.0.map_or(CONNECTING, |limit| limit.min(CONNECTING))));
+            let answer_timeout =
+                AnswerTimeout(Some(self.answer_timeout).filter(|limit| !limit.is_zero()));
+            // A table may take an hour to be sorted, which is too long for learning that no server is there.
+            let connecting = AnswerTimeout(Some(
+                answer_timeout.0.map_or(CONNECTING, |limit| limit.min(CONNECTING)),
+            ));
             let conn = connecting.on(async { Ok(options.connect().await?) }).await?;
-            patience.on(self.start(conn, patience)).await
+            answer_timeout.on(self.start(conn, answer_timeout)).await
         };
         open.await.during("open the table")
     }
 
-    async fn start(self, mut conn: PgConnection, patience: Patience) -> Result<ForeignTable> {
+    async fn start(
+        self,
+        mut conn: PgConnection,
+        answer_timeout: AnswerTimeout,
+    ) -> Result<ForeignTable> {
+        // It is asked outside of the transaction, which would be lost with a right that is refused.
         let cluster = match &self.cluster {
             Some(cluster) => cluster.clone(),
             None => cluster(&mut conn).await?,
@@ -153,7 +161,7 @@ impl ForeignBuilder {
         let opened_at = Query::new("SELECT transaction_timestamp()");
         let opened_at = opened_at.first(&mut conn, |row| Fields::of(row).time()).await?;
         let found = catalogue::find(&mut conn, &self.table).await?;
-        let (columns, shape) = self.columns(&found)?;
+        let (columns, layout) = self.columns(&found)?;
         let from = format!("{}.{}", select::quoted(&found.schema), select::quoted(&found.table));
         let declare = select::declare(&columns, &found.key, &from, &self.zone);
         sqlx::raw_sql(AssertSqlSafe(declare)).execute(&mut conn).await.map_err(refused)?;
@@ -168,7 +176,15 @@ impl ForeignBuilder {
             opened_at: opened_at.unwrap_or_default(),
         };
         let paging = Paging::new();
-        Ok(ForeignTable { conn, patience, reader, from, shape, paging, is_reading: false })
+        Ok(ForeignTable {
+            conn,
+            answer_timeout,
+            reader,
+            from,
+            shape: layout,
+            paging,
+            is_reading: false,
+        })
     }
 
     async fn check_zone(&self, conn: &mut PgConnection) -> Result<()> {
@@ -182,6 +198,8 @@ impl ForeignBuilder {
                 ),
             )
         };
+        // The zone becomes part of the text of a statement, so its characters are looked at before the database is
+        // asked.
         if self.zone.is_empty() || !self.zone.chars().all(is_plain) {
             return Err(refusal());
         }
@@ -194,14 +212,14 @@ impl ForeignBuilder {
         })
     }
 
-    /// Returns the meaning of each column, and the shape by which it is known.
+    /// Returns the meaning of each column, and the name of the layout by which it is known.
     fn columns(&self, found: &FoundTable) -> Result<(Vec<Column>, Option<&'static str>)> {
         let invalid = |detail: String| Fault::new(StoreErrorKind::InvalidConfig, detail);
         let names: Vec<&str> = found.columns.iter().map(|column| &*column.name).collect();
         let has = |name: &str| names.contains(&name);
         if has("letter_id") && has("generation") {
             return Err(invalid(format!(
-                "`{}` holds the letters of a store; open it as one (the URL alone, after --from)",
+                "`{}` holds the letters of a store; open it with `PostgresStore::builder`",
                 self.table
             )));
         }
@@ -214,9 +232,10 @@ impl ForeignBuilder {
                 )));
             }
         }
-        let shape = Shape::of(has);
+        let layout = KnownLayout::of(has);
         let mut fields = self.fields.clone();
-        for (name, field) in shape.iter().flat_map(|shape| shape.fields()) {
+        for (name, field) in layout.iter().flat_map(|layout| layout.fields()) {
+            // What was mapped prevails: neither its field nor its column is given away a second time.
             if has(name) && !fields.iter().any(|(known, taken)| *known == field || taken == name) {
                 fields.push((field, name.to_owned()));
             }
@@ -225,14 +244,14 @@ impl ForeignBuilder {
         if !knows(&[Field::Payload]) || !knows(&[Field::Subject, Field::Event]) {
             return Err(invalid(format!(
                 "the columns of `{}` are not known ({}); say which of them are payload and subject or event \
-                 (--map payload=COLUMN --map subject=COLUMN); known are tables with {}",
+                 with `ForeignBuilder::map`; known are tables with {}",
                 self.table,
                 names.join(", "),
-                Shape::known()
+                KnownLayout::known()
             )));
         }
         let columns = found.columns.iter().map(|listed| self.column(listed, &fields));
-        Ok((columns.collect::<Result<_>>()?, shape.map(|shape| shape.name)))
+        Ok((columns.collect::<Result<_>>()?, layout.map(|layout| layout.name)))
     }
 
     fn column(&self, listed: &Listed, fields: &[(Field, String)]) -> Result<Column> {
@@ -242,6 +261,7 @@ impl ForeignBuilder {
             .map(|(field, _)| *field)
             .collect();
         let meaning = match &fields[..] {
+            // This comes first, so that a column that a known layout maps can be left out.
             _ if self.skipped.contains(&listed.name) => Meaning::Skipped,
             [] => Meaning::Attribute,
             [field] => Meaning::Field(*field),

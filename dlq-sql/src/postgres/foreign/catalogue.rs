@@ -27,6 +27,7 @@ pub(super) struct Listed {
 }
 
 pub(super) async fn find(conn: &mut PgConnection, name: &str) -> Result<FoundTable> {
+    // `to_regclass` finds a name as SQL does, along the search path, and says NULL where there is none.
     let place = Query::new(
         "SELECT n.nspname::text, c.relname::text, c.relkind::text, c.oid::bigint, \
          c.relkind = 'r' AND c.relhassubclass \
@@ -76,6 +77,7 @@ fn missing(name: &str) -> String {
 }
 
 async fn columns(conn: &mut PgConnection, oid: i64) -> Result<Vec<Listed>> {
+    // A domain is followed to the type that it is made of, by which values are read.
     let query = Query::new(
         "WITH RECURSIVE base (number, type) AS (
              SELECT attnum, atttypid FROM pg_catalog.pg_attribute

@@ -16,7 +16,7 @@ fn names() -> String {
 
 macro_rules! fields {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// Something of a letter that a column can say; its text form is what `--map` takes.
+        /// Something of a letter that a column can say; its text form is its name in mappings.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Field { $($(#[$doc])* $variant),+ }
@@ -117,7 +117,7 @@ impl Field {
 }
 
 /// A table whose columns are known.
-pub(super) struct Shape {
+pub(super) struct KnownLayout {
     pub(super) name: &'static str,
     /// The columns by which it is told.
     told_by: &'static [&'static str],
@@ -125,8 +125,8 @@ pub(super) struct Shape {
     columns: &'static [(&'static str, Field)],
 }
 
-const SHAPES: &[Shape] = &[
-    Shape {
+const KNOWN_LAYOUTS: &[KnownLayout] = &[
+    KnownLayout {
         name: "event_dlq",
         told_by: &["event_name", "original_id", "payload", "error"],
         columns: &[
@@ -142,7 +142,7 @@ const SHAPES: &[Shape] = &[
             ("quarantined_at", Field::QuarantinedAt),
         ],
     },
-    Shape {
+    KnownLayout {
         name: "subject_data",
         told_by: &["event_id", "subject", "data", "error"],
         columns: &[
@@ -155,7 +155,7 @@ const SHAPES: &[Shape] = &[
             ("last_retry_at", Field::LastRetryAt),
         ],
     },
-    Shape {
+    KnownLayout {
         name: "event_type",
         told_by: &["event_type", "payload", "error_reason", "status"],
         columns: &[
@@ -170,7 +170,7 @@ const SHAPES: &[Shape] = &[
             ("updated_at", Field::UpdatedAt),
         ],
     },
-    Shape {
+    KnownLayout {
         name: "messagetype",
         told_by: &["messagetype", "retries", "replay_status"],
         columns: &[
@@ -190,10 +190,10 @@ const SHAPES: &[Shape] = &[
     },
 ];
 
-impl Shape {
+impl KnownLayout {
     /// The one that has these columns.
     pub(super) fn of(has: impl Fn(&str) -> bool) -> Option<&'static Self> {
-        SHAPES.iter().find(|shape| shape.told_by.iter().all(|column| has(column)))
+        KNOWN_LAYOUTS.iter().find(|layout| layout.told_by.iter().all(|column| has(column)))
     }
 
     pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Field)> {
@@ -202,6 +202,10 @@ impl Shape {
 
     /// Returns the columns by which tables are recognised, in words.
     pub(super) fn known() -> String {
-        SHAPES.iter().map(|shape| shape.told_by.join(", ")).collect::<Vec<_>>().join("; or ")
+        KNOWN_LAYOUTS
+            .iter()
+            .map(|layout| layout.told_by.join(", "))
+            .collect::<Vec<_>>()
+            .join("; or ")
     }
 }

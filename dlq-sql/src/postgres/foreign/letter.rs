@@ -93,11 +93,13 @@ impl Reader {
 fn position(key: &[(&str, String)]) -> Position {
     if let [(_, value)] = key
         && let Ok(number) = value.parse::<u64>()
+        // `007` and `7` may both be keys, and must not stand at one position.
         && number.to_string() == *value
     {
         return Position::Offset(number);
     }
     let mut text = String::new();
+    // With lengths in front, the parts `1`, `23` and `12`, `3` are different keys.
     for (_, value) in key {
         let _ = write!(text, "{}:{value}", value.len());
     }

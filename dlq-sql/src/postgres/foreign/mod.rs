@@ -85,7 +85,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use self::letter::Reader;
 use super::codec::Fields;
 use super::query::Query;
-use super::silence::Patience;
+use super::silence::AnswerTimeout;
 use crate::error::{During as _, Fault, Result};
 use crate::values::Take as _;
 
@@ -93,7 +93,7 @@ use crate::values::Take as _;
 #[derive(Debug)]
 pub struct ForeignTable {
     conn: PgConnection,
-    patience: Patience,
+    answer_timeout: AnswerTimeout,
     reader: Reader,
     from: String,
     shape: Option<&'static str>,
@@ -186,9 +186,10 @@ impl ForeignTable {
     ///
     /// `Unavailable` when the database does not answer.
     pub async fn count(&mut self) -> std::result::Result<u64, StoreError> {
+        // It is counted in the transaction of the cursor, and so are the rows that are read.
         let count = Query::new(format!("SELECT count(*) FROM {}", self.from));
         let count = count.first(&mut self.conn, |row| Fields::of(row).int());
-        let count = self.patience.on(count).await;
+        let count = self.answer_timeout.on(count).await;
         count.map(|count| count.unwrap_or(0).unsigned_abs()).during("count the rows of the table")
     }
 
@@ -214,11 +215,13 @@ impl ForeignTable {
                 "an earlier call was cut off and its rows would be missing; open the table and read it again",
             ));
         }
+        // It stays true where the call is dropped or fails: the cursor has then passed rows that nobody has got.
         self.is_reading = true;
         let fetch = format!("FETCH FORWARD {} FROM {}", self.paging.rows, select::CURSOR);
+        // The number of rows is part of the text, and each text would stay prepared on the connection.
         let fetch = sqlx::query(AssertSqlSafe(fetch)).persistent(false);
         let fetch = async { fetch.fetch_all(&mut self.conn).await.map_err(builder::refused) };
-        let rows = self.patience.on(fetch).await?;
+        let rows = self.answer_timeout.on(fetch).await?;
         self.is_reading = false;
         self.paging.adapt(rows.len(), rows.iter().map(letter::size).sum());
         let letters = rows.iter().map(|row| self.reader.read(row));

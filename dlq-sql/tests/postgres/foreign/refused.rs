@@ -36,7 +36,8 @@ async fn tables_that_will_not_do() {
     refusal(
         schema.table("unknown"),
         InvalidConfig,
-        "the columns of `will_not_do.unknown` are not known (a, b); say which",
+        "the columns of `will_not_do.unknown` are not known (a, b); say which of them are payload and subject or event \
+         with `ForeignBuilder::map`",
     )
     .await;
     refusal(schema.table("nowhere"), NotFound, "there is no table `will_not_do.nowhere`").await;
