@@ -216,7 +216,10 @@ fn is_value(json: &Value, wanted: &str) -> bool {
         Value::String(text) => text == wanted,
         Value::Array(elements) => elements.iter().any(|json| is_value(json, wanted)),
         Value::Object(_) => false,
-        json => json.to_string() == wanted,
+        json => {
+            let written = json.to_string();
+            written == wanted
+        }
     }
 }
 

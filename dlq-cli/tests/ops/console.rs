@@ -39,7 +39,10 @@ fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
 
 /// Starts it, and returns its address and what it says about the console.
 fn start(args: &[&str]) -> (Process, String, String) {
-    let mut process = Process::start(dlq(&[&["serve", "--console"], args].concat()));
+    started(Process::start(dlq(&[&["serve", "--console"], args].concat())))
+}
+
+fn started(mut process: Process) -> (Process, String, String) {
     let line = process.line().unwrap();
     let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
     let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
@@ -147,4 +150,25 @@ async fn what_would_be_open_to_everybody_is_refused() {
         assert_eq!(ran.code, 2, "{from}: {}", ran.err);
         assert!(ran.err.contains("dlq ingest --from"), "{from}: {}", ran.err);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_masks_what_the_configuration_says() {
+    let (folder, url) = store().await;
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, format!("[contexts.here]\nfrom = \"{url}\"\nmask = [\"$\"]\n"))
+        .unwrap();
+    let payload = format!("/api/v1/default/letters/{}/payload", letter(1).id);
+    let mut command = dlq(&["serve", "--console", "--metrics", "127.0.0.1:0", "--context", "here"]);
+    command.env("DLQ_CONFIG", &config);
+    let (process, address, _) = started(Process::start(command));
+    let (status, shown) = get(&address, &payload, "");
+    assert!(status == 200 && shown.trim_matches('"').starts_with("***"), "{shown}");
+    process.signal("-TERM");
+    assert_eq!(process.end().code, 0);
+    let (process, address, _) = start(&["--metrics", "127.0.0.1:0", "--from", &url]);
+    let whole = get(&address, &payload, "").1;
+    assert_eq!(whole.as_bytes(), &letter(1).message.payload().unwrap()[..]);
+    process.signal("-TERM");
+    assert_eq!(process.end().code, 0);
 }

@@ -147,7 +147,7 @@ async fn an_interrupt_in_the_pager_ends_nothing() {
     let pager = bench.folder.path().join("pager");
     let steps = "trap '' INT; cat > /dev/null; echo ready; read word < /dev/tty; echo left";
     std::fs::write(&pager, steps).unwrap();
-    let line = format!("stty rows 10; exec {} list --limit 20", env!("CARGO_BIN_EXE_dlq"));
+    let line = format!("stty rows 10 cols 200; exec {} list --limit 20", env!("CARGO_BIN_EXE_dlq"));
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).env("DLQ_FROM", bench.url()).env("DLQ_CONFIG", "");
     command.env("DLQ_PAGER", format!("sh {}", pager.display())).env("TERM", "xterm");
