@@ -5,9 +5,9 @@ use std::time::Duration;
 use dlq_core::policy::duration;
 use dlq_core::search::{Search, SearchPage, SearchRequest};
 use dlq_core::store::{
-    AuditEntry, AuditRequest, Control, Edit, EditError, GroupKey, GroupRecord, GroupState,
-    GroupUpdate, Maintenance as _, Mark, Marked, Operation, OperationSpec, Plan, Presence,
-    Selection, Target, Triage, TriagedGroup,
+    ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, Control, Edit, EditError,
+    GroupKey, GroupRecord, GroupState, GroupUpdate, Maintenance as _, Mark, Marked, Operation,
+    OperationSpec, Plan, Presence, Selection, Target, Triage, TriagedGroup,
 };
 use dlq_core::{
     Binding, Clock as _, DeadLetter, DeadLetters, Filter, OperationId, Order, PageRequest,
@@ -163,7 +163,42 @@ pub(crate) async fn delete(call: &Call, is_asked: bool) -> Result<Marked, Refusa
         )));
     }
     let selection = chosen.agreed(call, is_asked)?;
-    Ok(call.letters()?.delete(selection, call.actor()).await?)
+    let letters = call.letters()?;
+    if call.params.is("for-good") {
+        return Ok(letters.delete_for_good(selection, call.actor()).await?);
+    }
+    Ok(letters.delete(selection, call.actor()).await?)
+}
+
+/// Returns which deleted letters are meant.
+fn archive_filter(call: &Call) -> Result<ArchiveFilter, Refusal> {
+    let params = &call.params;
+    let mut letters = Filter::new();
+    letters.ids = params.get_all("id")?;
+    letters.consumers = params.all("consumer").map(str::to_owned).collect();
+    let mut filter = ArchiveFilter::new().letters(letters);
+    filter.deleted_by = params.text("by").map(str::to_owned);
+    filter.deleted_since = params.get::<When>("since")?.map(|when| when.0);
+    filter.deleted_until = params.get::<When>("until")?.map(|when| when.0);
+    Ok(filter)
+}
+
+/// Returns a page of the letters that were deleted.
+pub(crate) async fn archived(call: &Call) -> Result<ArchivePage, Refusal> {
+    let request = ArchiveRequest::latest(limit(call, PAGE)?).filter(archive_filter(call)?);
+    let request = request.after(call.params.get("cursor")?);
+    Ok(call.letters()?.archived(request).await?)
+}
+
+/// Restores letters that were deleted.
+pub(crate) async fn restore(call: &Call) -> Result<Marked, Refusal> {
+    let filter = archive_filter(call)?;
+    if filter.is_empty() && !call.params.is("all") {
+        return Err(Refusal::refused(
+            "no letters are named, and nothing was changed; name letters, or say all=true",
+        ));
+    }
+    Ok(call.letters()?.undelete(filter, call.actor()).await?)
 }
 
 /// Returns the replay that is asked for.

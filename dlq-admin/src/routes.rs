@@ -144,10 +144,26 @@ const CHANGE: &[Parameter] = &[
 const DRY_RUN: &[Parameter] =
     &[Parameter::one("dry-run", "true to say what would be done, and do nothing")];
 const MARK: &[Parameter] = &[Parameter::required("mark", "quarantined, pending or resolved")];
-const DELETE: &[Parameter] = &[Parameter::one(
-    "max",
-    "the number of letters beyond which nothing is deleted; 10000 unless said, 0 for no such number",
-)];
+const DELETE: &[Parameter] = &[
+    Parameter::one(
+        "max",
+        "the number of letters beyond which nothing is deleted; 10000 unless said, 0 for no such number",
+    ),
+    Parameter::one("for-good", "true to keep no copy, so that nobody can restore them"),
+];
+const ARCHIVE: &[Parameter] = &[
+    Parameter::many("id", "only the letter of this id"),
+    Parameter::many("consumer", "only letters of this consumer"),
+    Parameter::one("by", "only what this person or program deleted: ana, or ana@ops-host"),
+    Parameter::one("since", "deleted at or after: a time or an age"),
+    Parameter::one("until", "deleted before: a time or an age"),
+];
+const ARCHIVE_PAGE: &[Parameter] = &[
+    Parameter::one("limit", "how many letters at most, up to 500; 50 unless said"),
+    Parameter::one("cursor", "where the former page ended: its `next`"),
+];
+const RESTORE: &[Parameter] =
+    &[Parameter::one("all", "true for every deleted letter, when nothing else is said")];
 const REPLAY: &[Parameter] = &[
     Parameter::one(
         "to",
@@ -228,7 +244,9 @@ routes! {
     POST "/api/v1/{store}/plan" Operate Api api::plan, "Says what a replay would do, and does nothing", &[FILTER, REPLAY, CHANGE];
     POST "/api/v1/{store}/replay" Operate Api api::replay, "Sends letters back", &[FILTER, REPLAY, CHANGE, NOTE];
     POST "/api/v1/{store}/mark" Operate Api api::mark, "Marks letters as quarantined, pending or resolved", &[MARK, FILTER, CHANGE, DRY_RUN, NOTE];
-    POST "/api/v1/{store}/delete" Admin Api api::delete, "Deletes letters", &[FILTER, DELETE, CHANGE, DRY_RUN, NOTE];
+    POST "/api/v1/{store}/delete" Admin Api api::delete, "Deletes letters, which can be restored until a cleanup empties the archive", &[FILTER, DELETE, CHANGE, DRY_RUN, NOTE];
+    GET "/api/v1/{store}/archive" Read Api api::archive, "Lists letters that were deleted and can be restored, the one deleted last first", &[ARCHIVE, ARCHIVE_PAGE];
+    POST "/api/v1/{store}/restore" Admin Api api::restore, "Restores letters that were deleted", &[ARCHIVE, RESTORE, NOTE];
     GET "/api/v1/{store}/operations" Read Api api::operations, "Lists operations, newest first", &[LIMIT];
     GET "/api/v1/{store}/operations/{id}" Read Api api::operation, "Returns an operation and the outcome of its letters", &[ITEMS];
     GET "/api/v1/{store}/operations/{id}/items" Read Api api::items, "Returns the outcome of each letter of an operation", &[ITEMS];
@@ -262,6 +280,8 @@ routes! {
     GET "/s/{store}/change" Operate Page pages::change::page, "Mark or delete", &[VERB, FILTER, CHANGE];
     POST "/s/{store}/mark" Operate Page pages::change::mark, "Marks letters", &[MARK, FILTER, CHANGE, NOTE];
     POST "/s/{store}/delete" Admin Page pages::change::delete, "Deletes letters", &[FILTER, DELETE, CHANGE, NOTE];
+    GET "/s/{store}/archive" Read Page pages::archive::page, "Deleted letters", &[ARCHIVE, ARCHIVE_PAGE];
+    POST "/s/{store}/restore" Admin Page pages::archive::restore, "Restores letters", &[ARCHIVE, NOTE];
     GET "/s/{store}/replay" Operate Page pages::replay::page, "Replay", &[FILTER, REPLAY, CHANGE];
     POST "/s/{store}/replay" Operate Page pages::replay::start, "Starts a replay", &[FILTER, REPLAY, CHANGE, NOTE];
     POST "/s/{store}/plan" Operate Page pages::replay::page, "Says what a replay would do", &[FILTER, REPLAY, CHANGE, NOTE_SO_FAR];

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{LetterId, LetterSummary, Timestamp};
 
 /// In which order letters are listed. Both are total and stable: by time of storing, then by id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Latest first.

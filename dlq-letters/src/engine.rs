@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{
-    Actor, AuditEntry, AuditRequest, Claim, ClaimRequest, ClaimToken, Cleanup, Control, Edit,
-    Finish, Finished, GroupKey, GroupRecord, GroupUpdate, Heartbeat, Mark, Marked, Operation,
-    OperationSpec, Plan, Presence, Receipt, ScheduleRun, Selection, Target, count_quarantined,
+    Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, Claim,
+    ClaimRequest, ClaimToken, Cleaned, Cleanup, Control, Edit, Finish, Finished, GroupKey,
+    GroupRecord, GroupUpdate, Heartbeat, Mark, Marked, Operation, OperationSpec, Plan, Presence,
+    Receipt, ScheduleRun, Selection, Target, count_quarantined,
 };
 use dlq_core::{
     DeadLetter, DelayedRetry, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
@@ -17,9 +18,10 @@ use dlq_core::{
 };
 
 use crate::verbs::{
-    Beat, Begun, ClaimDue, Collapse, DeletePage, EditLetter, EndClaims, Enqueue, Entry, Extend,
-    Freeze, Group, GroupRecords, MarkPage, Present, Put, Restore, RunSchedule, Scheduled, Seen,
-    SignOff, Start, Steer, Step, Survey, UpdateGroup, Walk, Withdraw, json, unknown,
+    Beat, Begun, ClaimDue, Collapse, DeletePage, EditLetter, EmptyArchive, EndClaims, Enqueue,
+    Entry, Extend, Freeze, Group, GroupRecords, ListArchive, MarkPage, Present, Put, Restore,
+    RunSchedule, Scheduled, Seen, SignOff, Start, Steer, Step, Survey, Undelete, Undeleted,
+    UpdateGroup, Walk, Withdraw, json, unknown,
 };
 use crate::{Backend, Limits, Verb};
 
@@ -388,8 +390,102 @@ pub async fn delete<B: Backend>(
     let walk = Walk::matching(filter).with_limit(backend.limits().page());
     let entry = Entry { by, action: "delete", subject: json(&selection).into(), number: None };
     let why = "deleted by an operator";
-    let step = |walk, entry| DeletePage { walk, why, entry };
+    let archive = Some(step_bytes(backend));
+    let step = |walk, entry| DeletePage { walk, why, archive, entry };
     in_steps(backend, ["delete letters", "deleted"], walk, entry, step).await
+}
+
+/// Deletes letters without a copy; see [`Maintenance::delete_for_good`](dlq_core::store::Maintenance::delete_for_good).
+pub async fn delete_for_good<B: Backend>(
+    backend: &B,
+    selection: Selection,
+    by: Actor,
+) -> Result<Marked, StoreError> {
+    let filter = Arc::new(selection.filter().clone());
+    let walk = Walk::matching(filter).with_limit(backend.limits().page());
+    let subject = json(&selection).into();
+    let entry = Entry { by, action: "delete-for-good", subject, number: None };
+    let why = "deleted by an operator";
+    let step = |walk, entry| DeletePage { walk, why, archive: None, entry };
+    in_steps(backend, ["delete letters", "deleted"], walk, entry, step).await
+}
+
+/// The most bytes of letters that one step copies to the archive or from it.
+fn step_bytes<B: Backend>(backend: &B) -> u64 {
+    backend.limits().bytes.min(8 * 1024 * 1024)
+}
+
+/// Lists letters of the archive; see [`Maintenance::archived`](dlq_core::store::Maintenance::archived).
+pub async fn archived<B: Backend>(
+    backend: &B,
+    request: ArchiveRequest,
+) -> Result<ArchivePage, StoreError> {
+    let ArchiveRequest { filter, limit, after, .. } = request;
+    let (filter, limit) = (Arc::new(filter), limit.max(1) as usize);
+    let (mut found, mut next) = (Vec::new(), after);
+    loop {
+        let most = limit - found.len();
+        let list = ListArchive { filter: Arc::clone(&filter), after: next, most };
+        let (some, after) = backend.run("list the archive", list).await?.answer;
+        found.extend(some);
+        next = after;
+        if next.is_none() || found.len() >= limit {
+            return Ok(ArchivePage::new(found, next));
+        }
+    }
+}
+
+/// Restores letters from the archive; see [`Maintenance::undelete`](dlq_core::store::Maintenance::undelete).
+pub async fn undelete<B: Backend>(
+    backend: &B,
+    filter: ArchiveFilter,
+    by: Actor,
+) -> Result<Marked, StoreError> {
+    let subject = json(&filter).into();
+    let mut entry = Entry { by, action: "undelete", subject, number: None };
+    let (filter, bytes) = (Arc::new(filter), step_bytes(backend));
+    let (mut marked, mut after) = (Marked::default(), None);
+    loop {
+        let (filter, most) = (Arc::clone(&filter), chunk(backend));
+        let step = Undelete { filter, after, most, bytes, entry: entry.clone() };
+        let done = backend.run("restore deleted letters", step).await;
+        let done = done.map_err(|error| match marked.changed {
+            0 => error,
+            letters => error.with_addition(format_args!(
+                "{letters} letters were restored before, and the audit says so"
+            )),
+        })?;
+        let Undeleted { marked: some, next } = done.answer;
+        marked.changed += some.changed;
+        marked.skipped += some.skipped;
+        entry.number = entry.number.or(done.note);
+        // The walk goes from the newest deletion to older ones, so that it never comes to what is deleted meanwhile.
+        after = next;
+        if after.is_none() {
+            return Ok(marked);
+        }
+    }
+}
+
+async fn empty_archive<B: Backend>(
+    backend: &B,
+    archived_for: Duration,
+    by: Actor,
+) -> Result<u64, StoreError> {
+    let subject = serde_json::json!({ "archived_for_seconds": archived_for.as_secs_f64() });
+    let subject = subject.to_string().into();
+    let mut entry = Entry { by, action: "empty-archive", subject, number: None };
+    let mut emptied = 0;
+    loop {
+        let step = EmptyArchive { archived_for, entry: entry.clone() };
+        let done = backend.run("empty the archive", step).await?;
+        let (some, is_more) = done.answer;
+        emptied += some;
+        entry.number = entry.number.or(done.note);
+        if !is_more {
+            return Ok(emptied);
+        }
+    }
 }
 
 /// Deletes what is old; see [`Maintenance::cleanup`](dlq_core::store::Maintenance::cleanup).
@@ -397,8 +493,8 @@ pub async fn cleanup<B: Backend>(
     backend: &B,
     cleanup: Cleanup,
     by: Actor,
-) -> Result<u64, StoreError> {
-    let Cleanup { older_than, filter, include_unresolved, batch, .. } = cleanup;
+) -> Result<Cleaned, StoreError> {
+    let Cleanup { older_than, filter, include_unresolved, batch, archived_for, .. } = cleanup;
     let subject = serde_json::json!({
         "older_than_seconds": older_than.as_secs_f64(),
         "filter": filter,
@@ -408,10 +504,12 @@ pub async fn cleanup<B: Backend>(
     let walk = Walk::matching(Arc::new(filter)).older_than(older_than, include_unresolved);
     let walk = walk.with_limit(limit);
     let subject = subject.to_string().into();
-    let entry = Entry { by, action: "cleanup", subject, number: None };
+    let entry = Entry { by: by.clone(), action: "cleanup", subject, number: None };
     let why = "deleted by a cleanup";
-    let step = |walk, entry| DeletePage { walk, why, entry };
-    Ok(in_steps(backend, ["clean up", "deleted"], walk, entry, step).await?.changed)
+    // These were left for as long as the operator wanted. A copy of them would only take the place they were to give up.
+    let step = |walk, entry| DeletePage { walk, why, archive: None, entry };
+    let deleted = in_steps(backend, ["clean up", "deleted"], walk, entry, step).await?.changed;
+    Ok(Cleaned::new(deleted, empty_archive(backend, archived_for, by).await?))
 }
 
 /// Changes letters in several steps, so that others can work in between. `during` is the call, and what it did.

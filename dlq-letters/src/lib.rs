@@ -19,6 +19,7 @@
 //! operation are increments ([`OperationChange`]), applied when the changes are written, so that whoever only finishes a letter locks its
 //! operation last and briefly.
 
+mod archive;
 mod backend;
 mod changes;
 #[doc(hidden)]
@@ -38,7 +39,7 @@ mod verbs;
 
 pub use backend::{Backend, Done, Limits};
 pub use changes::{DocumentChange, ItemChange, LetterChange, Note, OperationChange};
-pub use document::{DocumentKey, DocumentKind};
+pub use document::{DocumentKey, DocumentKind, DocumentRange};
 pub use needs::{Depth, Needs, Older, Select, Selected};
 pub use row::{Alias, Changed, Held, Lease, Row};
 pub use rows::Rows;

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::{DocumentKey, DocumentKind};
+use crate::{DocumentKey, DocumentKind, DocumentRange};
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{OperationSpec, Schedule};
 use dlq_core::{Cursor, Filter, LetterId, OperationId, Order, Timestamp};
@@ -53,6 +53,8 @@ pub struct Needs {
     pub glimpses: BTreeSet<DocumentKey>,
     /// Kinds of which all documents are needed, to be looked at only: no lock, and no comparison of versions.
     pub listed: BTreeSet<DocumentKind>,
+    /// Pages of the names of documents, to be looked at only: no lock, and no comparison.
+    pub ranges: BTreeSet<DocumentRange>,
     /// Number of fencing tokens to reserve. A backend may reserve more, or may have reserved them before.
     pub fences: u64,
     /// True if the number of operations ever started is needed, from which the id of the next is made.

@@ -9,8 +9,8 @@ use dlq_core::{DeadLetter, LetterId, OperationId, StoreError, StoreErrorKind, Ti
 
 use crate::groups::Left;
 use crate::{
-    Alias, Changed, Depth, DocumentChange, DocumentKey, DocumentKind, ItemChange, LetterChange,
-    Needs, Note, OperationChange, Row, Select, Selected, Stop, Verb,
+    Alias, Changed, Depth, DocumentChange, DocumentKey, DocumentKind, DocumentRange, ItemChange,
+    LetterChange, Needs, Note, OperationChange, Row, Select, Selected, Stop, Verb,
 };
 
 /// Rows that were loaded, and what a verb changes of them.
@@ -42,6 +42,7 @@ struct Known {
     documents: BTreeMap<DocumentKey, Option<String>>,
     glimpses: BTreeMap<DocumentKey, Option<String>>,
     listed: BTreeMap<DocumentKind, Vec<(DocumentKey, String)>>,
+    ranges: BTreeMap<DocumentRange, Vec<String>>,
     fences: Vec<Range<u64>>,
     operation_number: Option<u64>,
 }
@@ -467,7 +468,8 @@ impl Rows {
         Ok(self.known.glimpses.get(key).and_then(Option::as_deref))
     }
 
-    /// Writes a document that was [read](Self::document), or takes it away.
+    /// Writes a document that was [read](Self::document), or takes it away. One that was not read must be new: no other call
+    /// writes a document of its name.
     pub fn set_document(&mut self, key: DocumentKey, text: Option<String>) {
         self.pending.documents.insert(key, text);
     }
@@ -484,6 +486,19 @@ impl Rows {
             return Err(Stop::Missing);
         }
         Ok(self.known.listed.get(&kind).map_or(&[], Vec::as_slice))
+    }
+
+    /// Returns a page of the names of documents, without the changes of this call. Others may change them meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Missing`] if it is not loaded.
+    pub fn document_names(&mut self, range: &DocumentRange) -> Result<Vec<String>, Stop> {
+        let Some(names) = self.known.ranges.get(range) else {
+            self.missing.ranges.insert(range.clone());
+            return Err(Stop::Missing);
+        };
+        Ok(names.clone())
     }
 
     /// Returns `count` fencing tokens that nobody has been given, in growing order.
@@ -671,6 +686,11 @@ impl Rows {
     ) {
         documents.sort_unstable();
         self.known.listed.insert(kind, documents);
+    }
+
+    /// Supplies a page of the names of documents, in its order.
+    pub fn supply_document_names(&mut self, range: DocumentRange, names: Vec<String>) {
+        self.known.ranges.insert(range, names);
     }
 
     /// Supplies fencing tokens that were reserved, in addition to those before.

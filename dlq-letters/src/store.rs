@@ -157,7 +157,34 @@ macro_rules! store {
                     engine::delete(self, selection, by).await
                 }
 
-                async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
+                async fn delete_for_good(
+                    &self,
+                    selection: Selection,
+                    by: Actor,
+                ) -> Result<Marked, StoreError> {
+                    engine::delete_for_good(self, selection, by).await
+                }
+
+                async fn archived(
+                    &self,
+                    request: ArchiveRequest,
+                ) -> Result<ArchivePage, StoreError> {
+                    engine::archived(self, request).await
+                }
+
+                async fn undelete(
+                    &self,
+                    filter: ArchiveFilter,
+                    by: Actor,
+                ) -> Result<Marked, StoreError> {
+                    engine::undelete(self, filter, by).await
+                }
+
+                async fn cleanup(
+                    &self,
+                    cleanup: Cleanup,
+                    by: Actor,
+                ) -> Result<Cleaned, StoreError> {
                     engine::cleanup(self, cleanup, by).await
                 }
 

@@ -7,8 +7,8 @@ use dlq_letters::memory::MemoryStore;
 use dlq_testkit::faulty::{Fault, FaultyStore};
 use dlq_testkit::fixtures::ManualClock;
 use dlq_testkit::store::{
-    self, Check, MemoryFixture, StoreFixture, claims, concurrency, finishes, hostile, lists,
-    operations, puts, retry_queue, statistics,
+    self, Check, MemoryFixture, StoreFixture, archive, claims, concurrency, finishes, hostile,
+    lists, operations, puts, retry_queue, statistics,
 };
 
 macro_rules! faulty {
@@ -45,6 +45,9 @@ faulty!(Capped: Fault::CapsCounts(1_000));
 faulty!(Deaf: Fault::IgnoresCancel);
 faulty!(Forgetful: Fault::ForgetsSuccess);
 faulty!(Recordless: Fault::LosesRecords);
+faulty!(Destructive: Fault::KeepsNoArchive);
+faulty!(Overwriting: Fault::RestoresOver);
+faulty!(Hoarding: Fault::KeepsTheArchive);
 
 fn fails<F: StoreFixture, R: Future<Output = ()>>(check: impl FnOnce(Check<F>) -> R) {
     let ended = catch_unwind(AssertUnwindSafe(|| store::run::<F, R>("fails", check)));
@@ -110,6 +113,16 @@ fn a_store_that_goes_on_after_a_cancel_fails() {
 fn a_store_that_forgets_success_fails() {
     fails::<Forgetful, _>(finishes::success_resolves_the_letter);
     fails::<Forgetful, _>(operations::an_operation_completes_with_its_last_letter);
+}
+
+#[test]
+fn a_store_that_archives_badly_fails() {
+    fails::<Destructive, _>(archive::a_deleted_letter_comes_back_as_it_was);
+    fails::<Destructive, _>(archive::large_letters_are_archived);
+    fails::<Destructive, _>(archive::the_archive_is_searched);
+    fails::<Overwriting, _>(archive::g1_a_letter_that_is_there_again_stays);
+    fails::<Hoarding, _>(archive::a_cleanup_empties_the_archive);
+    fails::<Hoarding, _>(archive::large_letters_are_archived);
 }
 
 #[test]

@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use dlq_core::store::ItemOutcome;
-use dlq_core::{LetterId, OperationId, Timestamp};
-use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Needs, Row, Rows, Select, Selected};
+use dlq_core::{LetterId, OperationId, Order, Timestamp};
+use dlq_letters::{
+    Alias, Depth, DocumentKey, DocumentKind, DocumentRange, Needs, Row, Rows, Select, Selected,
+};
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::FindOptions;
@@ -100,10 +102,9 @@ impl Db {
             seen.schedules.insert(consumer.clone(), version);
             rows.supply_schedule(consumer.clone(), last);
         }
-        for key in &needs.documents {
-            let (version, text) = self.document(key).await?;
-            seen.documents.insert(key.clone(), version);
-            rows.supply_document(key.clone(), text);
+        self.load_documents(&needs.documents, rows, seen).await?;
+        for range in &needs.ranges {
+            rows.supply_document_names(range.clone(), self.document_names(range).await?);
         }
         if !needs.glimpses.is_empty() {
             let ids: Vec<_> = needs.glimpses.iter().map(ToString::to_string).collect();
@@ -342,19 +343,60 @@ impl Db {
         Err(contended())
     }
 
-    async fn document(&self, key: &DocumentKey) -> Result<(Option<i64>, Option<String>)> {
+    async fn load_documents(
+        &self,
+        keys: &BTreeSet<DocumentKey>,
+        rows: &mut Rows,
+        seen: &mut Seen,
+    ) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<_> = keys.iter().map(ToString::to_string).collect();
+        let filter = doc! { "_id": { "$in": ids } };
         for _ in 0..TRIES {
-            let found = self.find_one(Coll::Documents, doc! { "_id": key.to_string() }).await?;
-            let Some(found) = found else { return Ok((None, None)) };
-            match found.get_object_id("lock") {
-                Ok(lock) => self.resolve(Coll::Documents, lock).await?,
-                Err(_) => {
-                    let text = text(&found, "text").map(str::to_owned);
-                    return Ok((Some(codec::version(&found)), text));
-                }
+            let found = self.find(Coll::Documents, filter.clone(), FindOptions::default()).await?;
+            let locks = found.iter().filter_map(|found| found.get_object_id("lock").ok());
+            let locks: HashSet<_> = locks.collect();
+            for lock in &locks {
+                self.resolve(Coll::Documents, *lock).await?;
             }
+            if !locks.is_empty() {
+                continue;
+            }
+            let found = found.iter().filter_map(|found| Some((text(found, "_id")?, found)));
+            let found: BTreeMap<_, _> = found.collect();
+            for key in keys {
+                let found = found.get(key.to_string().as_str());
+                seen.documents.insert(key.clone(), found.map(|found| codec::version(found)));
+                let text = found.and_then(|found| text(found, "text")).map(str::to_owned);
+                rows.supply_document(key.clone(), text);
+            }
+            return Ok(());
         }
         Err(contended())
+    }
+
+    /// Names of documents, also of those that a commit has locked: as they were before it.
+    async fn document_names(&self, range: &DocumentRange) -> Result<Vec<String>> {
+        let of_kind = |name: &str| format!("{} {name}", range.kind.as_str());
+        // A space is less than any character of a name, and `!` comes next.
+        let mut bounds = doc! { "$gt": of_kind(""), "$lt": format!("{}!", range.kind.as_str()) };
+        let order = match range.order {
+            Order::OldestFirst => 1_i32,
+            Order::NewestFirst => -1_i32,
+        };
+        if let Some(after) = &range.after {
+            bounds.insert(if order > 0 { "$gt" } else { "$lt" }, of_kind(after));
+        }
+        let filter = doc! { "_id": bounds, "text": { "$exists": true } };
+        let options = FindOptions::builder()
+            .sort(doc! { "_id": order })
+            .limit(i64::from(range.limit))
+            .projection(doc! { "name": 1_i32 })
+            .build();
+        let found = self.find(Coll::Documents, filter, options).await?;
+        Ok(found.iter().filter_map(|found| text(found, "name")).map(str::to_owned).collect())
     }
 
     /// All documents of a kind, also those that a commit has locked: as they were before it.

@@ -10,7 +10,7 @@
 //! | extend, finish | 1 | one conditional write | the lease ends, or the same again is `Applied` |
 //! | finish in an operation, take, record | letters, items | commit | nothing or all |
 //! | start, freeze, steer, withdraw | letters, items, operation, audit | commit | an operation that is `preparing` stays so until resumed or cancelled |
-//! | mark, delete, cleanup, edit | letters, items, audit | commit | pages before it are done, and the audit says so |
+//! | mark, delete, undelete, cleanup, edit | letters, items, copies in the archive, audit | commit | pages before it are done, and the audit says so |
 //! | collapse | letters, aliases, keys, audit | commit | nothing or all |
 //! | schedule | letters, its last run | commit | nothing or all |
 //!

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dlq_core::store::OperationItem;
 use dlq_core::store::rules::DedupKey;
 use dlq_core::{
-    DeadLetter, Headers, LetterSummary, Message, OperationId, Origin, Timestamp, searchable,
+    DeadLetter, Headers, LetterSummary, Message, OperationId, Order, Origin, Timestamp, searchable,
 };
 use dlq_letters::{Held, Row};
 
@@ -373,4 +373,20 @@ pub(crate) fn read_item(fields: &mut impl Take) -> Result<OperationItem> {
 pub(crate) fn dedup_key(bytes: &[u8]) -> Result<DedupKey> {
     DedupKey::from_bytes(bytes)
         .ok_or_else(|| Fault::corrupt("key of an original", &"it is cut off"))
+}
+
+/// The condition of documents that come after the one whose name follows.
+pub(crate) fn name_after(order: Order) -> &'static str {
+    match order {
+        Order::OldestFirst => " AND name > ",
+        Order::NewestFirst => " AND name < ",
+    }
+}
+
+/// The order of documents, and the beginning of their limit.
+pub(crate) fn by_name(order: Order) -> &'static str {
+    match order {
+        Order::OldestFirst => " ORDER BY name LIMIT ",
+        Order::NewestFirst => " ORDER BY name DESC LIMIT ",
+    }
 }

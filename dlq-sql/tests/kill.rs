@@ -13,7 +13,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, ClaimRequest, Claims, Finish, Finished, Letters, OperationSpec, Operations, Sink,
+    Actor, ArchiveFilter, ClaimRequest, Claims, Finish, Finished, Letters, Maintenance,
+    OperationSpec, Operations, Selection, Sink,
 };
 use dlq_core::{Clock, Filter, LetterId, Resolution, RetryQueue, Status, Timestamp};
 use dlq_sql::sqlite::SqliteStore;
@@ -88,7 +89,7 @@ async fn child(directory: &Path, run: u64, mut random: Random) {
     let mut next = run * 1_000_000;
     loop {
         clock.advance(Duration::from_millis(10));
-        match random.below(8) {
+        match random.below(10) {
             0..=2 => {
                 let count = 1 + random.below(20);
                 let letters: Vec<_> = (next..next + count).map(fixtures::letter).collect();
@@ -111,6 +112,18 @@ async fn child(directory: &Path, run: u64, mut random: Random) {
                 let operation =
                     store.start(spec, Actor::new("child")).await.expect("start answers");
                 journal.note(&format!("operation {}\n", operation.id));
+            }
+            5 => {
+                // It leaves the store and is in the archive, or neither.
+                let id = fixtures::letter(next.saturating_sub(random.below(30))).id;
+                let deleted = store.delete(Selection::id(id), Actor::new("child")).await;
+                deleted.expect("delete answers");
+                println!("step");
+            }
+            6 => {
+                let restored = store.undelete(ArchiveFilter::new(), Actor::new("child")).await;
+                assert_eq!(restored.expect("undelete answers").skipped, 0, "it was in both");
+                println!("step");
             }
             _ => work(&store, &mut journal, run).await,
         }
@@ -150,6 +163,8 @@ async fn parent() {
     let clock = clock_of(kills + 1);
     let store = open(directory.path(), &clock).await;
     assert_eq!(store.verify().await.expect("check answers"), Vec::<String>::new(), "seed {seed}");
+    let restored = store.undelete(ArchiveFilter::new(), Actor::new("parent")).await;
+    assert_eq!(restored.expect("undelete answers").skipped, 0, "seed {seed}: it was in both");
     let extra = found.verify(&store, kills).await;
     let rest = finish_the_rest(&store, &clock).await;
     assert_eq!(store.verify().await.expect("check answers"), Vec::<String>::new(), "seed {seed}");

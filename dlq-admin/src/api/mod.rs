@@ -180,6 +180,14 @@ pub(crate) async fn delete(call: Call) -> Result<Response, Refusal> {
     call::json(&actions::delete(&call, false).await?)
 }
 
+pub(crate) async fn archive(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::archived(&call).await?)
+}
+
+pub(crate) async fn restore(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::restore(&call).await?)
+}
+
 async fn dry_run(call: &Call) -> Result<Response, Refusal> {
     let chosen = Chosen::read(call).await?;
     let page = dlq_core::PageRequest::new().limit(10);

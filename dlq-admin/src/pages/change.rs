@@ -20,7 +20,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let (title, about, path, mark) = match verb {
         "delete" => (
             "Delete letters",
-            "They are gone for good; the audit keeps that they were there.",
+            "They leave the store, and can be restored until a cleanup empties the archive.",
             "delete",
             None,
         ),
@@ -66,6 +66,12 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
                 (hidden(filter::params(&chosen.filter)))
                 (hidden(mark))
                 (hidden(all))
+                @if path == "delete" {
+                    label.check {
+                        input type="checkbox" name="for-good" value="true";
+                        " for good: keep no copy, such as of personal data"
+                    }
+                }
                 (note("note"))
                 (expect(chosen.count))
                 button.danger type="submit" { (title) }
@@ -82,7 +88,8 @@ pub(crate) async fn mark(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn delete(call: Call) -> Result<Response, Refusal> {
     let deleted = actions::delete(&call, true).await?;
-    Ok(done(&call, "Deleted", deleted))
+    let title = if call.params.is("for-good") { "Deleted for good" } else { "Deleted" };
+    Ok(done(&call, title, deleted))
 }
 
 fn done(call: &Call, title: &str, marked: Marked) -> Response {

@@ -47,6 +47,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         p { (heading) @if !is_first { "; this is not the first page of them" } "." }
         @if is_any { (actions_on(&call, &query)) }
         @if found.letters.is_empty() { p { "No letters on this page." } } @else { (letters(&call, &found.letters)) }
+        p { a href=(call.at_store("archive", NO_QUERY)) { "Deleted letters" } }
         nav.pages aria-label="Pages" {
             @if !is_first { a rel="first" href=(call.at_store("letters", query.iter().cloned())) { "First page" } " " }
             @if let Some(next) = next {

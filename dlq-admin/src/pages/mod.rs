@@ -3,6 +3,7 @@
 //! Texts of letters come into a page through [`visible`] and [`cut`] alone, which leave no character that could steer a
 //! reader; the templates escape what HTML would take for its own.
 
+pub(crate) mod archive;
 pub(crate) mod audit;
 pub(crate) mod change;
 pub(crate) mod consumers;

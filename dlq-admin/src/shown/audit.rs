@@ -88,8 +88,10 @@ fn words(object: &serde_json::Map<String, Value>) -> Vec<String> {
             // Parts that are absent, false or empty narrow nothing, and would only hide those that do.
             Value::Null | Value::Bool(false) => {}
             Value::Array(values) if values.is_empty() => {}
-            Value::Object(inner) if ["filter", "group", "update"].contains(&name.as_str()) => {
-                said.extend(words(inner))
+            Value::Object(inner)
+                if matches!(&**name, "filter" | "group" | "letters" | "update") =>
+            {
+                said.extend(words(inner));
             }
             Value::Object(inner) if inner.is_empty() => {}
             Value::Array(values) => {

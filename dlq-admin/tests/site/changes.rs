@@ -96,6 +96,39 @@ async fn letters_are_marked_and_deleted_within_the_ceiling() {
 }
 
 #[tokio::test]
+async fn deleted_letters_are_listed_and_restored() {
+    for (name, store, _folder) in stores().await {
+        let site = Site::with(store, (0..5).map(letter).collect()).await;
+        let archive = async |query: &str| {
+            site.get(&format!("/api/v1/default/archive{query}")).await.ok().json()
+        };
+        let [one, two] = [letter(1), letter(2)].map(|letter| letter.id.to_string());
+        for id in [&one, &two] {
+            post(&site, "delete", json!({ "id": id, "note": "a mistake" })).await.ok();
+        }
+        let page = archive("?limit=1").await;
+        let last = &page["letters"][0];
+        assert_eq!((&last["id"], &last["deleted_by"]["note"]), (&json!(two), &json!("a mistake")));
+        let next = page["next"].as_str().unwrap();
+        assert_eq!(
+            archive(&format!("?cursor={next}")).await["letters"][0]["id"],
+            json!(one),
+            "{name}"
+        );
+        let refused = post(&site, "restore", json!({ "note": "x" })).await.is(422);
+        assert!(refused.body.contains("all=true"), "{}", refused.body);
+        let restored = post(&site, "restore", json!({ "id": one, "note": "x" })).await.ok().json();
+        assert_eq!((&restored["changed"], &restored["skipped"]), (&json!(1), &json!(0)), "{name}");
+        let by = post(&site, "restore", json!({ "by": "console", "note": "x" })).await.ok().json();
+        assert_eq!(by["changed"], 1, "{name}");
+        assert_eq!(site.letters.count(dlq_core::Filter::new()).await.unwrap(), 5);
+        let gone = json!({ "id": two, "for-good": true, "note": "personal data" });
+        post(&site, "delete", gone).await.ok();
+        assert_eq!(archive("").await["letters"], json!([]), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn more_letters_than_the_commands_ceiling_are_not_deleted() {
     let site = Site::of((0..10_001).map(letter).collect()).await;
     let refused = post(&site, "delete?all=true", json!({ "note": "x" })).await.is(422);

@@ -298,3 +298,29 @@ async fn heavy_entries_make_no_heavy_audit() {
         assert!(page.body.len() < 150_000, "{path}: {} bytes", page.body.len());
     }
 }
+
+#[tokio::test]
+async fn deleted_letters_are_ticked_and_restored() {
+    let site = Site::of((0..3).map(letter).collect()).await;
+    let id = letter(1).id.to_string();
+    let page = site.get(&format!("/s/default/change?verb=delete&id={id}")).await.ok();
+    let names = ["csrf", "idempotency-key", "id"];
+    let asked = fields(&page, &names, &[("note", "a mistake"), ("expect", "1")]);
+    site.post("/s/default/delete", &asked).await.ok();
+    let page = site.get("/s/default/archive").await.ok();
+    assert!(page.body.contains("a mistake") && page.body.contains(&id), "{}", page.body);
+    let nothing = fields(&page, &names[..2], &[("note", "x")]);
+    site.post("/s/default/restore", &nothing).await.is(422);
+    let page = site.get("/s/default/archive").await.ok();
+    let asked = fields(&page, &names[..2], &[("id", &id), ("note", "it was one")]);
+    let done = site.post("/s/default/restore", &asked).await.ok();
+    assert!(done.body.contains("<strong>1</strong> letters were restored"), "{}", done.body);
+    assert_eq!(site.letters.count(Filter::new()).await.unwrap(), 3);
+    let page = site.get("/s/default/archive").await.ok();
+    assert!(page.body.contains("No deleted letters"), "{}", page.body);
+    let page = site.get(&format!("/s/default/change?verb=delete&id={id}")).await.ok();
+    let asked = fields(&page, &names, &[("note", "x"), ("expect", "1"), ("for-good", "true")]);
+    let done = site.post("/s/default/delete", &asked).await.ok();
+    assert!(done.body.contains("Deleted for good"), "{}", done.body);
+    assert!(site.get("/s/default/archive").await.ok().body.contains("No deleted letters"));
+}

@@ -40,6 +40,7 @@ pub(crate) fn changes(command: &Command) -> bool {
             | Command::Audit(_)
             | Command::Mark(_)
             | Command::Delete(_)
+            | Command::Restore(_)
             | Command::Edit(_)
             | Command::Cleanup(_)
             | Command::Import(_)

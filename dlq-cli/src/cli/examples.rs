@@ -71,6 +71,12 @@ Examples:
   dlq delete --id e2571fd5398e --note \"asked for by the customer\"
   dlq delete --consumer legacy --dry-run";
 
+pub(super) const RESTORE: &str = "\
+Examples:
+  dlq restore --list --since 1d
+  dlq restore e2571fd5398e --note \"deleted by mistake\"
+  dlq restore --by ana --since 1h";
+
 pub(super) const EDIT: &str = "\
 Examples:
   dlq edit e2571fd5398e --editor  in $VISUAL or $EDITOR

@@ -59,6 +59,9 @@ pub(crate) struct CleanupArgs {
     /// Number that is deleted in one step, so that others can work in between
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,
+    /// Time for which deleted letters can be restored; those that were deleted before leave the archive, whatever the filter
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration::parse)]
+    pub(crate) archived_for: Duration,
     #[command(flatten)]
     pub(crate) confirm: ConfirmArgs,
 }

@@ -8,6 +8,7 @@ mod import_foreign;
 #[cfg(any(feature = "mongo", feature = "postgres"))]
 mod import_table;
 mod maintenance;
+mod restore;
 mod serve;
 mod triage;
 
@@ -22,6 +23,7 @@ pub(crate) use broker::{LadderArgs, Setting};
 pub(crate) use maintenance::{
     CheckArgs, CleanupArgs, ContextCommand, EditArgs, ExportArgs, ImportArgs, MigrateArgs,
 };
+pub(crate) use restore::RestoreArgs;
 pub(crate) use serve::{GroupAlertArgs, ServeArgs};
 pub(crate) use triage::{ConsumersArgs, GroupArgs, GroupCommand};
 
@@ -206,13 +208,16 @@ pub(crate) enum Command {
     /// Mark letters as quarantined, pending or resolved
     #[command(after_help = examples::MARK)]
     Mark(MarkArgs),
-    /// Delete letters
+    /// Delete letters; they can be restored until a cleanup empties the archive, a week later
     #[command(after_help = examples::DELETE)]
     Delete(DeleteArgs),
+    /// Restore letters that were deleted, or list them
+    #[command(after_help = examples::RESTORE)]
+    Restore(RestoreArgs),
     /// Change the payload or the headers of one letter
     #[command(after_help = examples::EDIT)]
     Edit(EditArgs),
-    /// Delete letters that are resolved and old
+    /// Delete letters that are resolved and old for good, and those that were deleted long ago
     #[command(after_help = examples::CLEANUP)]
     Cleanup(CleanupArgs),
     /// Write whole letters as JSON lines, byte for byte
@@ -303,6 +308,7 @@ impl Command {
             Self::Audit(_) => "audit",
             Self::Mark(_) => "mark",
             Self::Delete(_) => "delete",
+            Self::Restore(_) => "restore",
             Self::Edit(_) => "edit",
             Self::Cleanup(_) => "cleanup",
             Self::Export(_) => "export",
@@ -618,6 +624,9 @@ pub(crate) struct DeleteArgs {
     /// The number of letters beyond which nothing is deleted; 0 for no such number
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) max: u64,
+    /// Keep no copy in the archive: what holds personal data is gone at once, and cannot be restored
+    #[arg(long)]
+    pub(crate) for_good: bool,
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
 }

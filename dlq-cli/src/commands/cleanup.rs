@@ -1,13 +1,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dlq_core::store::{Cleanup, Letters as _};
+use dlq_core::store::{ArchiveFilter, Cleaned, Cleanup, Letters as _};
 use dlq_core::{
     Clock as _, DeadLetters, Filter, LetterSummary, Order, PageRequest, Status, SystemClock,
     Timestamp,
 };
 
-use super::{Context, delete, list};
+use super::{Context, delete, list, restore};
 use crate::ask;
 use crate::cli::CleanupArgs;
 use crate::error::CliError;
@@ -23,7 +23,8 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: CleanupArgs,
 ) -> Result<ExitCode, CliError> {
-    let CleanupArgs { older_than, filter, include_unresolved, max, batch, confirm } = args;
+    let CleanupArgs { older_than, filter, include_unresolved, max, batch, archived_for, confirm } =
+        args;
     let filter = filter.resolve(&context.letters).await?;
     let wanted = |status: &Status| include_unresolved || *status == Status::Resolved;
     // Such a cleanup would delete nothing, and look like a success.
@@ -50,9 +51,14 @@ pub(super) async fn run(
         let (count, sample) = look(context, &filter, older_than, include_unresolved).await?;
         let what = if include_unresolved { "letters" } else { "resolved letters" };
         say!("{count} {what} in {} are old enough to be deleted", context.target);
+        let archived = forgotten(store, archived_for).await?;
+        if archived > 0 {
+            say!("{archived} letters that were deleted before leave the archive");
+        }
         if confirm.dry_run {
             if !context.out.is_table() {
-                let found = serde_json::json!({ "count": count, "sample": sample });
+                let found =
+                    serde_json::json!({ "count": count, "archived": archived, "sample": sample });
                 context.out.document(&found)?;
             } else if !sample.is_empty() {
                 context.out.table(&list::table(&sample))?;
@@ -60,15 +66,16 @@ pub(super) async fn run(
             say!("dry run: nothing was changed");
             return Ok(ExitCode::SUCCESS);
         }
-        if count == 0 {
+        if count == 0 && archived == 0 {
             say!("nothing to do");
-            return done(context, 0);
+            return done(context, Cleaned::default());
         }
-        ask::agree(false, "delete", count)?;
+        ask::agree(false, "delete", count + archived)?;
     }
     let left = async || letters.count(old.clone()).await.ok();
     let bar = Progress::of(left().await.unwrap_or(0), "letters");
     let mut cleanup = Cleanup::older_than(older_than).filter(filter).batch(batch);
+    cleanup = cleanup.archived_for(archived_for);
     if include_unresolved {
         cleanup = cleanup.unresolved();
     }
@@ -77,13 +84,24 @@ pub(super) async fn run(
     done(context, deleted)
 }
 
-fn done(context: &mut Context, deleted: u64) -> Result<ExitCode, CliError> {
+fn done(context: &mut Context, cleaned: Cleaned) -> Result<ExitCode, CliError> {
     if context.out.is_table() {
-        context.out.line(format_args!("deleted: {deleted}"))?;
+        context.out.line(format_args!("deleted: {}", cleaned.deleted))?;
+        if cleaned.archived > 0 {
+            context.out.line(format_args!("emptied from the archive: {}", cleaned.archived))?;
+        }
     } else {
-        context.out.document(&serde_json::json!({ "deleted": deleted }))?;
+        context.out.document(&cleaned)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the number of deleted letters that leave the archive.
+async fn forgotten(store: &DeadLetters, archived_for: Duration) -> Result<u64, CliError> {
+    // An age is inclusive.
+    let until = SystemClock.now().before(archived_for).after(Duration::from_nanos(1));
+    let filter = ArchiveFilter::new().deleted_until(until);
+    Ok(restore::look(store, &filter).await?.0)
 }
 
 /// Returns the number of letters that a cleanup would delete, and the oldest of them.

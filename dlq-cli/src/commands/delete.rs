@@ -21,14 +21,27 @@ pub(super) async fn run(
         }
         tell_held(store, filter).await
     };
-    let selected = mark::select(context, args.filter, &args.change, "delete", look);
+    let verb = if args.for_good { "delete for good" } else { "delete" };
+    let selected = mark::select(context, args.filter, &args.change, verb, look);
     let Some(selection) = selected.await? else { return Ok(ExitCode::SUCCESS) };
     let (letters, filter) = (context.letters.clone(), selection.filter().clone());
     let total = letters.count(filter.clone()).await?;
-    let delete = store.delete(selection, ask::actor(args.change.note.as_deref()));
+    let by = ask::actor(args.change.note.as_deref());
+    let delete = async {
+        if args.for_good {
+            store.delete_for_good(selection, by).await
+        } else {
+            store.delete(selection, by).await
+        }
+    };
     let left = async || letters.count(filter.clone()).await.ok();
     let deleted = Progress::of(total, "letters").during(delete, left).await?;
-    mark::finish(context, "deleted", deleted)
+    let exit = mark::finish(context, "deleted", deleted)?;
+    if deleted.changed > 0 && !args.for_good {
+        context.out.flush()?;
+        say!("they can be restored until a cleanup empties the archive: dlq restore --list");
+    }
+    Ok(exit)
 }
 
 /// Refuses to delete more letters than were allowed: a filter that means more than was thought is noticed before they are gone.

@@ -26,6 +26,7 @@ mod migrate;
 mod op;
 mod peek;
 mod replay;
+mod restore;
 mod show;
 mod stats;
 
@@ -155,6 +156,7 @@ async fn at_store(
         Command::Consumers(args) => consumers::run(&mut context, &store, args).await,
         Command::Mark(args) => mark::run(&mut context, &store, args).await,
         Command::Delete(args) => delete::run(&mut context, &store, args).await,
+        Command::Restore(args) => restore::run(&mut context, &store, args).await,
         Command::Edit(args) => edit::run(&mut context, &store, args).await,
         Command::Cleanup(args) => cleanup::run(&mut context, &store, args).await,
         Command::Import(args) => import::run(&mut context, &store, from, args).await,

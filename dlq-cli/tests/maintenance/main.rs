@@ -14,4 +14,5 @@ mod import;
 mod import_table;
 #[path = "../common/process.rs"]
 mod process;
+mod restore;
 mod triage;

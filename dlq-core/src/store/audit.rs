@@ -23,6 +23,13 @@ impl Actor {
         Self { who: who.into(), note: None }
     }
 
+    /// Returns true if it has this name, or this one before an `@`.
+    #[must_use]
+    pub fn is(&self, who: &str) -> bool {
+        let rest = self.who.strip_prefix(who);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
+    }
+
     /// Sets why. Defaults to none.
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
@@ -41,7 +48,8 @@ pub struct AuditEntry {
     /// Person or program, and the reason.
     pub by: Actor,
     /// Action: `replay`, `pause`, `resume`, `cancel`, `quarantine`, `release`, `resolve`, `edit`, `delete`, `cleanup`,
-    /// `deduplicate`, `restore`, `triage`.
+    /// `deduplicate`, `restore`, `triage`, `undelete`,
+    /// `delete-for-good`, `empty-archive`.
     pub action: String,
     /// Subject of the action, as JSON: the filter, or the arguments.
     pub subject: String,
@@ -141,10 +149,6 @@ impl AuditRequest {
     /// Returns true if `entry` is selected, however many are.
     #[must_use]
     pub fn matches(&self, entry: &AuditEntry) -> bool {
-        let by = |by: &String| {
-            let rest = entry.by.who.strip_prefix(by.as_str());
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
-        };
         // No text has the 32 digits of an id by chance, so that it need not be read as JSON.
         let named = |letter: LetterId| entry.subject.contains(&letter.to_string());
         let concerns = match (self.letter, self.operation) {
@@ -154,7 +158,7 @@ impl AuditRequest {
             }
         };
         concerns
-            && self.by.as_ref().is_none_or(by)
+            && self.by.as_ref().is_none_or(|who| entry.by.is(who))
             && self.action.as_ref().is_none_or(|action| *action == entry.action)
             && self.before.is_none_or(|number| entry.number < number)
             && self.since.is_none_or(|since| entry.at >= since)

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
-    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
-    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats,
-    Store, TakeRequest, Takes,
+    Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, CheckLimits,
+    Claim, ClaimRequest, ClaimToken, Claims, Cleaned, Cleanup, Control, Dispatch, Dispatched, Due,
+    Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, ItemPage,
+    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, Presence,
+    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, TakeRequest, Takes,
 };
 use crate::{
     DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page, PageRequest,
@@ -102,7 +102,10 @@ mirror!(Dispatch as DynDispatch for BoxStore {
 mirror!(Maintenance as DynMaintenance for BoxStore {
     fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
     fn delete(selection: Selection, by: Actor) -> Marked;
-    fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
+    fn delete_for_good(selection: Selection, by: Actor) -> Marked;
+    fn archived(request: ArchiveRequest) -> ArchivePage;
+    fn undelete(filter: ArchiveFilter, by: Actor) -> Marked;
+    fn cleanup(cleanup: Cleanup, by: Actor) -> Cleaned;
     fn edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
     fn restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
     fn audit(request: AuditRequest) -> Vec<AuditEntry>;

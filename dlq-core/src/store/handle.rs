@@ -2,10 +2,10 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::{
-    Actor, BoxStore, Cleanup, Control, Edit, Group, GroupKey, GroupRecord, GroupUpdate, Health,
-    HealthThresholds, ItemPage, Letters as _, Maintenance as _, Mark, Marked, Operation,
-    OperationSpec, Operations as _, Plan, Presence, Receipt, Selection, Sink as _, Stats, Store,
-    Triage, TriagedGroup,
+    Actor, ArchiveFilter, ArchivePage, ArchiveRequest, BoxStore, Cleaned, Cleanup, Control, Edit,
+    Group, GroupKey, GroupRecord, GroupUpdate, Health, HealthThresholds, ItemPage, Letters as _,
+    Maintenance as _, Mark, Marked, Operation, OperationSpec, Operations as _, Plan, Presence,
+    Receipt, Selection, Sink as _, Stats, Store, Triage, TriagedGroup,
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::outbox::{Dispatcher, Outboxes};
@@ -377,7 +377,19 @@ impl DeadLetters {
         self.store.mark(selection, Mark::Resolved, by).await
     }
 
-    /// Deletes letters.
+    /// Moves letters to the archive, from which [`undelete`](Self::undelete) restores them until a
+    /// [`cleanup`](Self::cleanup) empties it.
+    ///
+    /// ```
+    /// use dlq_core::store::{Actor, ArchiveFilter, Selection};
+    /// use dlq_core::{DeadLetters, LetterId, StoreError};
+    ///
+    /// # async fn change_ones_mind(letters: DeadLetters, id: LetterId) -> Result<(), StoreError> {
+    /// letters.delete(Selection::id(id), Actor::new("ana")).await?;
+    /// let restored = letters.undelete(ArchiveFilter::id(id), Actor::new("ana")).await?;
+    /// assert_eq!(restored.changed, 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -386,12 +398,44 @@ impl DeadLetters {
         self.store.delete(selection, by).await
     }
 
-    /// Deletes what is old; resolved letters only, unless told otherwise.
+    /// Deletes letters without a copy, such as those with personal data that must be gone.
     ///
     /// # Errors
     ///
     /// When the store does not answer.
-    pub async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
+    pub async fn delete_for_good(
+        &self,
+        selection: Selection,
+        by: Actor,
+    ) -> Result<Marked, StoreError> {
+        self.store.delete_for_good(selection, by).await
+    }
+
+    /// Returns letters that were deleted and can be restored, the one deleted last first.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn archived(&self, request: ArchiveRequest) -> Result<ArchivePage, StoreError> {
+        self.store.archived(request).await
+    }
+
+    /// Restores letters that were deleted; see [`Maintenance::undelete`](super::Maintenance::undelete).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Maintenance::undelete`](super::Maintenance::undelete).
+    pub async fn undelete(&self, filter: ArchiveFilter, by: Actor) -> Result<Marked, StoreError> {
+        self.store.undelete(filter, by).await
+    }
+
+    /// Deletes what is old for good: resolved letters only, unless told otherwise, and what was deleted a week ago. See
+    /// [`Maintenance::cleanup`](super::Maintenance::cleanup).
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<Cleaned, StoreError> {
         self.store.cleanup(cleanup, by).await
     }
 

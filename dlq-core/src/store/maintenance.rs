@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Archived;
 use crate::Filter;
 use crate::failure::words;
 
@@ -28,6 +29,24 @@ pub struct Marked {
     pub skipped: u64,
 }
 
+/// Number of letters that a cleanup deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Cleaned {
+    /// Letters that were deleted.
+    pub deleted: u64,
+    /// Letters that had been deleted before, and left the archive now.
+    pub archived: u64,
+}
+
+impl Cleaned {
+    /// A cleanup that deleted so many letters, and emptied the archive of so many.
+    #[must_use]
+    pub const fn new(deleted: u64, archived: u64) -> Self {
+        Self { deleted, archived }
+    }
+}
+
 /// Selection of a cleanup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,12 +60,21 @@ pub struct Cleanup {
     pub include_unresolved: bool,
     /// Number of letters that are deleted in one step, so that others can work in between.
     pub batch: u32,
+    /// Time for which the archive keeps deleted letters; those deleted before that leave it.
+    pub archived_for: Duration,
 }
 
 impl Cleanup {
     /// Resolved letters that were last changed at least `older_than` ago.
     pub fn older_than(older_than: Duration) -> Self {
-        Self { older_than, filter: Filter::new(), include_unresolved: false, batch: 1000 }
+        let archived_for = Archived::KEPT;
+        Self {
+            older_than,
+            filter: Filter::new(),
+            include_unresolved: false,
+            batch: 1000,
+            archived_for,
+        }
     }
 
     /// Narrows it. Defaults to every resolved letter.
@@ -58,6 +86,12 @@ impl Cleanup {
     /// Also deletes letters that are not resolved. Defaults to no.
     pub fn unresolved(mut self) -> Self {
         self.include_unresolved = true;
+        self
+    }
+
+    /// Sets for how long the archive keeps deleted letters. Defaults to [seven days](Archived::KEPT).
+    pub fn archived_for(mut self, archived_for: Duration) -> Self {
+        self.archived_for = archived_for;
         self
     }
 

@@ -15,6 +15,7 @@
 //! nothing.
 
 mod alert;
+mod archive;
 mod audit;
 mod check;
 mod claim;
@@ -37,6 +38,7 @@ mod triage;
 mod unfinished;
 
 pub use alert::{AlertClaim, AlertKind, AlertUpdate, GroupAlert};
+pub use archive::{ArchiveFilter, ArchivePage, ArchiveRequest, Archived};
 pub use audit::{Actor, AuditEntry, AuditRequest, Processed, ProcessedEvent};
 pub use check::{CheckLimits, Vitals, Waiting};
 pub use claim::{Claim, ClaimRequest, ClaimToken, Finish, Finished};
@@ -45,7 +47,7 @@ pub use due::Due;
 pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
-pub use maintenance::{Cleanup, Mark, Marked};
+pub use maintenance::{Cleaned, Cleanup, Mark, Marked};
 pub use migration::{Migration, MigrationStep};
 pub use operation::{
     Cluster, Control, ItemOutcome, ItemPage, Operation, OperationItem, OperationSpec,
@@ -369,21 +371,51 @@ pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
         by: Actor,
     ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
 
-    /// Deletes the selected letters, in bounded batches. Letters under a live claim are skipped and counted. The same
-    /// death put again later is a new letter.
+    /// Moves the selected letters to the archive, in bounded batches: each letter leaves the store in the step that writes
+    /// its copy. Letters under a live claim are skipped and counted. The same death put again later is a new letter.
     fn delete(
         &self,
         selection: Selection,
         by: Actor,
     ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
 
+    /// Like [`delete`](Self::delete), but keeps no copy. Copies that were archived before stay.
+    fn delete_for_good(
+        &self,
+        selection: Selection,
+        by: Actor,
+    ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
+
+    /// Returns letters of the archive, the one deleted last first. A letter that was deleted several times is there as often.
+    fn archived(
+        &self,
+        request: ArchiveRequest,
+    ) -> impl Future<Output = Result<ArchivePage, StoreError>> + Send;
+
+    /// Restores deleted letters from the archive, the one deleted last first, in bounded batches: each copy leaves the archive
+    /// in the step that writes its letter. Letters that were deleted after the call began are left alone.
+    ///
+    /// A letter is as it was before it was deleted, but that nobody holds it: a run that was going on is forgotten, and so is
+    /// its operation. Its last change is now. A letter whose id is there again, or whose original message another letter has
+    /// where the store deduplicates, stays in the archive and is counted as skipped.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` when a copy cannot be read; what was restored before stays restored.
+    fn undelete(
+        &self,
+        filter: ArchiveFilter,
+        by: Actor,
+    ) -> impl Future<Output = Result<Marked, StoreError>> + Send;
+
     /// Deletes what is old, in bounded batches: resolved letters only, unless told otherwise, and never those under a
-    /// live claim. Returns how many.
+    /// live claim. They are not moved to the archive. Then empties the archive of what was deleted
+    /// [long enough ago](Cleanup::archived_for), by whatever filter the letters were selected.
     fn cleanup(
         &self,
         cleanup: Cleanup,
         by: Actor,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Cleaned, StoreError>> + Send;
 
     /// Changes payload or headers of one letter, which stays the letter of the same death; see [`Edit`] for what that
     /// means to deaths that arrive later. Returns the letter as it is then. A replay sends what was edited. A claim

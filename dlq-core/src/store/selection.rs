@@ -1,6 +1,6 @@
 use serde::Serialize;
 
-use crate::{DeadLetter, Filter};
+use crate::{DeadLetter, Filter, LetterId};
 
 /// Selection of a destructive call: the letters that match a filter with a condition, or, explicitly, all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,6 +21,11 @@ impl Selection {
     /// When the filter is empty.
     pub fn matching(filter: Filter) -> Result<Self, EmptyFilter> {
         if filter.is_empty() { Err(EmptyFilter) } else { Ok(Self(filter)) }
+    }
+
+    /// The letter of this id.
+    pub fn id(id: LetterId) -> Self {
+        Self(Filter::new().with_id(id))
     }
 
     /// Every letter.

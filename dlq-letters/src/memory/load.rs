@@ -9,7 +9,7 @@ use dlq_core::{Cursor, DeadLetter, Filter, LetterId, OperationId, Order, Status,
 
 use super::campaign::Campaign;
 use super::world::{DueKey, World, head};
-use crate::{Alias, Depth, DocumentKey, Needs, Older, Row, Rows, Select, Selected};
+use crate::{Alias, Depth, DocumentKey, DocumentRange, Needs, Older, Row, Rows, Select, Selected};
 
 /// Letters that were read, and their versions.
 #[derive(Debug, Default)]
@@ -109,6 +109,9 @@ impl World {
             let all = all.map(|(key, text)| (key.clone(), text.clone())).collect();
             rows.supply_documents(*kind, all);
         }
+        for range in &needs.ranges {
+            rows.supply_document_names(range.clone(), self.document_names(range));
+        }
         if needs.fences > 0 {
             // Tokens that an attempt reserves and does not use are lost. A fence only has to grow.
             let first = self.fence + 1;
@@ -119,6 +122,22 @@ impl World {
             let number = self.campaigns.len() as u64;
             seen.operation_number.get_or_insert(number);
             rows.supply_operation_number(number);
+        }
+    }
+
+    fn document_names(&self, range: &DocumentRange) -> Vec<String> {
+        let DocumentRange { kind, after, order, limit } = range;
+        let of_kind = self.documents.keys().filter(|key| key.kind == *kind);
+        let names = of_kind.map(|key| &key.name);
+        let limit = *limit as usize;
+        let is_after = |name: &&String| match (after, order) {
+            (None, _) => true,
+            (Some(after), Order::OldestFirst) => *name > after,
+            (Some(after), Order::NewestFirst) => *name < after,
+        };
+        match order {
+            Order::OldestFirst => names.filter(is_after).take(limit).cloned().collect(),
+            Order::NewestFirst => names.rev().filter(is_after).take(limit).cloned().collect(),
         }
     }
 

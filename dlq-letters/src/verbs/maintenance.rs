@@ -1,15 +1,17 @@
 //! Verbs for operators and maintenance: mark, delete and edit.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dlq_core::store::{Actor, Edit, EditError, Hands, ItemOutcome, Mark, Marked, rules};
+use dlq_core::store::{Actor, Edit, EditError, GroupKey, Hands, ItemOutcome, Mark, Marked, rules};
 use dlq_core::{DeadLetter, LetterId, Resolution, Status, StoreError};
 
 use super::each;
 use super::operate::grow;
-use super::walk::Walk;
+use super::walk::{Page, Walk};
+use crate::archive;
 use crate::engine::too_large;
-use crate::{Changed, Depth, Limits, Needs, Row, Rows, Stop, Verb};
+use crate::{Changed, Depth, DocumentKey, Limits, Needs, Row, Rows, Selected, Stop, Verb};
 
 /// The entry of a call in the record of what operators did, which its steps make together.
 #[derive(Clone, Debug)]
@@ -57,7 +59,8 @@ impl Verb for MarkPage {
     }
 
     fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
-        step(rows, &self.walk, &self.entry, |rows, row| mark(rows, row, self.mark))
+        let page = self.walk.page(rows)?;
+        step(rows, page, &self.entry, |rows, row| mark(rows, row, self.mark))
     }
 }
 
@@ -67,6 +70,8 @@ pub(crate) struct DeletePage {
     pub(crate) walk: Walk,
     /// Told to the operations that hold the letters.
     pub(crate) why: &'static str,
+    /// The most bytes of letters that are copied to the archive in one step; `None` to keep no copy.
+    pub(crate) archive: Option<u64>,
     pub(crate) entry: Entry,
 }
 
@@ -80,23 +85,71 @@ impl Verb for DeletePage {
     }
 
     fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
-        step(rows, &self.walk, &self.entry, |rows, mut row| {
+        let mut page = self.walk.page(rows)?;
+        if let Some(bytes) = self.archive {
+            let count = whole(rows, &page.found, bytes)?;
+            page = page.cut(&self.walk, rows, count)?;
+            load_groups(rows, &page.found)?;
+        }
+        step(rows, page, &self.entry, |rows, mut row| {
             rows.end_item(&mut row, ItemOutcome::Skipped, Some(self.why))?;
+            if self.archive.is_some() {
+                archive::write(rows, &row.letter, &self.entry.by);
+            }
             rows.remove(&row);
             Ok(true)
         })
     }
 }
 
+/// Makes sure that the records of the groups that these letters leave are loaded. They are asked for at the end of a call
+/// anyway, when all letters have been made into text, which would be done again.
+fn load_groups(rows: &mut Rows, found: &[Selected]) -> Result<(), Stop> {
+    let mut groups = BTreeSet::new();
+    for item in found {
+        let Some(row) = rows.letter(item.letter, Depth::Head)? else { continue };
+        if !row.is_record() {
+            groups.insert(GroupKey::new(row.letter.consumer.clone(), row.letter.fingerprint));
+        }
+    }
+    each(groups, |group| rows.document(&DocumentKey::group(&group)).map(drop)).map(drop)
+}
+
+/// Makes sure that the first of these letters, which are loaded as heads, are whole. Returns how many are, of which together
+/// have at most `bytes`, and at least one.
+fn whole(rows: &mut Rows, found: &[Selected], bytes: u64) -> Result<usize, Stop> {
+    /// Number of letters whose size says about how many others fit.
+    const SAMPLE: u64 = 16;
+    let (mut count, mut sum) = (0, 0_u64);
+    while count < found.len() && (sum < bytes || count == 0) {
+        // Nothing is known of the size of a letter before it is here, and a page of large ones would not fit in memory. Those
+        // that come next are taken for as large as those before, but of many at once not all.
+        let before = count as u64;
+        let fit = (bytes - sum).saturating_mul(before).checked_div(sum).unwrap_or(SAMPLE);
+        let fit = usize::try_from(fit.clamp(1, before * 8 + SAMPLE)).unwrap_or(usize::MAX);
+        let end = count.saturating_add(fit);
+        let sizes = each(&found[count..end.min(found.len())], |item| {
+            Ok(rows.letter(item.letter, Depth::Whole)?.map_or(0, |row| Limits::size(&row.letter)))
+        })?;
+        for size in sizes {
+            sum = sum.saturating_add(size);
+            if sum > bytes && count > 0 {
+                return Ok(count);
+            }
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
 /// Changes those letters of a page that nobody holds. `change` returns true if it changed something.
 fn step(
     rows: &mut Rows,
-    walk: &Walk,
+    page: Page,
     entry: &Entry,
     change: impl Fn(&mut Rows, Row) -> Result<bool, Stop>,
 ) -> Result<Step, Stop> {
     let now = rows.now();
-    let page = walk.page(rows)?;
     let mut marked = Marked::default();
     each(page.found, |item| {
         let Some(row) = rows.take(item.letter, Depth::Head)? else { return Ok(()) };

@@ -1,5 +1,6 @@
 //! Every verb, written once. [`engine`](crate::engine) makes the calls of a store of them.
 
+mod archive;
 mod claim;
 mod dedup;
 mod dispatch;
@@ -13,6 +14,7 @@ mod schedule;
 mod triage;
 mod walk;
 
+pub(crate) use archive::{EmptyArchive, ListArchive, Undelete, Undeleted};
 pub(crate) use claim::ClaimDue;
 pub(crate) use dedup::{Collapse, Group, Seen, Survey};
 pub(crate) use dispatch::{Record, Succeed, Take};

@@ -147,6 +147,27 @@ impl Walk {
     }
 }
 
+impl Page {
+    /// Leaves out what comes after the first `count` letters, for the next page.
+    pub(super) fn cut(self, walk: &Walk, rows: &mut Rows, count: usize) -> Result<Self, Stop> {
+        let (Some(last), true) = (self.found.last(), count < self.found.len()) else {
+            return Ok(self);
+        };
+        let upto = match &self.next {
+            Some(next) => next.upto,
+            // It was the last page, so the walk ends where it did.
+            None => place(rows, *last)?,
+        };
+        let found = self.found[..count].to_vec();
+        let after = match found.last() {
+            Some(last) => place(rows, *last)?,
+            None => walk.after,
+        };
+        let next = Some(Walk { after, upto, ..walk.at(rows.now()) });
+        Ok(Self { found, next })
+    }
+}
+
 fn since(age: Option<Age>) -> Option<Older> {
     match age {
         Some(Age::Since(older)) => Some(older),

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditRequest, ClaimRequest, Claims as _, Cleanup, Control, Finish, Finished,
-    ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec, Operations as _, Selection,
-    Sink as _,
+    Actor, ArchiveFilter, ArchiveRequest, AuditRequest, ClaimRequest, Claims as _, Cleanup,
+    Control, Finish, Finished, ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec,
+    Operations as _, Selection, Sink as _,
 };
 use dlq_core::{Filter, LetterId, PageRequest, Resolution, StoreError};
 use dlq_mongo::MongoStore;
@@ -52,6 +52,8 @@ async fn scenario(store: &MongoStore) -> Result<(), StoreError> {
     store.control(operation.id, Control::Cancel, by()).await?;
     let selected = Selection::matching(ids(5, 7)).map_err(|_| unreachable!()).unwrap();
     store.mark(selected.clone(), Mark::Quarantined, by()).await?;
+    store.delete(selected, by()).await?;
+    store.undelete(ArchiveFilter::new().letters(ids(5, 7)), by()).await?;
     store.restore(vec![died_again(&letter(6))], by()).await?;
     let cleanup = Cleanup::older_than(Duration::ZERO);
     store.cleanup(cleanup, by()).await?;
@@ -85,6 +87,9 @@ async fn is_whole(place: &TestDatabase, store: &MongoStore) {
             assert!(is_whole || name == "schedules", "an empty document: {document:?}");
         }
     }
+    for document in documents(place, "documents").await {
+        assert!(!document.contains_key("lock") && document.contains_key("text"), "{document:?}");
+    }
     let letters = store.list(Filter::new(), PageRequest::new().limit(1_000)).await.unwrap();
     assert!(letters.next.is_none());
     let held: BTreeMap<LetterId, _> = letters
@@ -111,6 +116,17 @@ async fn is_whole(place: &TestDatabase, store: &MongoStore) {
     assert_eq!(starts, store.operations(100).await.unwrap().len(), "one entry for each: {audit:?}");
 }
 
+/// Each letter that may be deleted is in the store or in the archive, once.
+async fn are_in_one_place(store: &MongoStore) {
+    let stored = store.list(Filter::new(), PageRequest::new().limit(1_000)).await.unwrap().letters;
+    let archived = store.archived(ArchiveRequest::latest(1_000)).await.unwrap().letters;
+    let stored = stored.iter().map(|letter| letter.id);
+    let all: Vec<_> = stored.chain(archived.iter().map(|it| it.letter.id)).collect();
+    let places = [5, 6].map(|n| all.iter().filter(|id| **id == letter(n).id).count());
+    let is_nothing_put = all.is_empty();
+    assert_eq!(places, if is_nothing_put { [0, 0] } else { [1, 1] }, "{archived:?}");
+}
+
 /// Runs the scenario with a trouble at each command. Returns how many commands it has.
 async fn with(trouble: Trouble, is_fatal: bool) -> usize {
     let is_all = std::env::var_os("DLQ_CRASH_ALL").is_some();
@@ -132,6 +148,7 @@ async fn with(trouble: Trouble, is_fatal: bool) -> usize {
             ran.unwrap_or_else(|error| panic!("{trouble:?} at {at}: {error:?}"));
         }
         is_whole(&place, &direct).await;
+        are_in_one_place(&direct).await;
         if is_fatal {
             goes_on(&direct).await;
             is_whole(&place, &direct).await;

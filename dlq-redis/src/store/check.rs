@@ -258,7 +258,7 @@ fn is_full(memory: &Info) -> Option<Finding> {
         Finding::new(Severity::Warning, "server", "used_memory")
             .found(format!("{used} of {most}"), format!("less than {NEARLY_FULL} in 100"))
             .advice(
-                "a full server takes no letters, and consumers stop; delete what is resolved: dlq delete --status resolved --until 7d; \
+                "a full server takes no letters, and consumers stop; delete what is resolved for good: dlq delete --status resolved --until 7d --for-good; \
                  or raise `maxmemory`",
             )
     })

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dlq_core::{Filter, LetterId, OperationId, Timestamp};
-use dlq_letters::{Depth, DocumentKey, DocumentKind};
-use futures_util::future::try_join_all;
+use dlq_core::{Filter, LetterId, OperationId, Order, Timestamp};
+use dlq_letters::{Depth, DocumentKey, DocumentKind, DocumentRange};
+use futures_util::future::{try_join, try_join_all};
 use redis::{Cmd, Value};
 
 use super::fault::Result;
@@ -188,6 +188,38 @@ impl Link {
             (of == kind.as_str()).then(|| (key, String::from_utf8_lossy(&text).into_owned()))
         };
         Ok(self.hash(&self.names.documents).await?.into_iter().filter_map(read).collect())
+    }
+
+    /// Documents by key.
+    pub(super) async fn some_documents(&self, keys: &[&DocumentKey]) -> Result<Vec<Option<Bytes>>> {
+        let of = |is_bulky| {
+            let keys = keys.iter().filter(move |key| key.kind.is_bulky() == is_bulky);
+            keys.map(|key| key.to_string()).collect::<Vec<_>>()
+        };
+        let (few, many) = (of(false), of(true));
+        let names = &self.names;
+        let few = self.fields(&names.documents, &few);
+        let (few, many) = try_join(few, self.fields(&names.archive, &many)).await?;
+        let (mut few, mut many) = (few.into_iter(), many.into_iter());
+        let text = |key: &&DocumentKey| {
+            let texts = if key.kind.is_bulky() { &mut many } else { &mut few };
+            texts.next().flatten()
+        };
+        Ok(keys.iter().map(text).collect())
+    }
+
+    /// The names of documents of a kind of which there may be many.
+    pub(super) async fn document_names(&self, range: &DocumentRange) -> Result<Vec<String>> {
+        let part = names::documents(range.kind);
+        let (mut lower, mut upper) = (names::from(&part), names::to(&part));
+        let is_reverse = range.order == Order::NewestFirst;
+        if let Some(after) = &range.after {
+            let after = [&b"("[..], &part[..], after.as_bytes()].concat();
+            if is_reverse { upper = after } else { lower = after }
+        }
+        let members = self.members((lower, upper), is_reverse, range.limit as usize).await?;
+        let name = |member: Bytes| String::from_utf8(member.get(part.len()..)?.to_vec()).ok();
+        Ok(members.into_iter().filter_map(name).collect())
     }
 
     /// The values of some fields of a hash.

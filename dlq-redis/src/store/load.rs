@@ -166,10 +166,12 @@ impl Inner {
         };
         let documents = async {
             // Both go in one call; their order tells below which is which.
-            let keys = needs.documents.iter().chain(&needs.glimpses);
-            let fields: Vec<_> = keys.map(ToString::to_string).collect();
-            link.fields(&names.documents, &fields).await
+            let keys: Vec<_> = needs.documents.iter().chain(&needs.glimpses).collect();
+            link.some_documents(&keys).await
         };
+        let ranges = try_join_all(needs.ranges.iter().map(|range| async move {
+            Ok::<_, super::fault::Fault>((range.clone(), link.document_names(range).await?))
+        }));
         let listed = try_join_all(needs.listed.iter().map(|kind| link.documents(*kind)));
         let number = async {
             if !needs.operation_number {
@@ -179,12 +181,13 @@ impl Inner {
             cmd.arg(&names.operations);
             link.command(&cmd).await.map(|length: Value| Some(scripts::number(length)))
         };
-        let ((owners, aliases, aliases_of), (schedules, number), (documents, listed)) = try_join3(
-            try_join3(owners, aliases, aliases_of),
-            try_join(schedules, number),
-            try_join(documents, listed),
-        )
-        .await?;
+        let ((owners, aliases, aliases_of), (schedules, number), (documents, listed, ranges)) =
+            try_join3(
+                try_join3(owners, aliases, aliases_of),
+                try_join(schedules, number),
+                try_join3(documents, listed, ranges),
+            )
+            .await?;
         let mut documents = documents.into_iter();
         Ok(Loaded {
             owners: needs.owners.iter().cloned().zip(owners).collect(),
@@ -193,6 +196,7 @@ impl Inner {
             schedules: needs.schedules.iter().cloned().zip(schedules).collect(),
             documents: needs.documents.iter().cloned().zip(documents.by_ref()).collect(),
             glimpses: needs.glimpses.iter().cloned().zip(documents).collect(),
+            ranges,
             listed: needs.listed.iter().copied().zip(listed).collect(),
             operation_number: number,
             ..Loaded::default()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dlq_core::store::ItemOutcome;
 use dlq_core::store::rules::DedupKey;
 use dlq_core::{Filter, LetterId, OperationId, Timestamp};
-use dlq_letters::Row;
+use dlq_letters::{DocumentKey, DocumentKind, Row};
 
 /// A key or a member of the index: any bytes.
 pub(super) type Bytes = Vec<u8>;
@@ -25,6 +25,7 @@ pub(super) struct Names {
     pub(super) live: String,
     pub(super) schedules: String,
     pub(super) documents: String,
+    pub(super) archive: String,
     pub(super) audit: String,
     pub(super) audit_more: String,
     pub(super) processed: String,
@@ -46,6 +47,7 @@ impl Names {
             live: name("live"),
             schedules: name("sched"),
             documents: name("doc"),
+            archive: name("archive"),
             audit: name("audit"),
             audit_more: name("audit:more"),
             processed: name("processed"),
@@ -53,7 +55,7 @@ impl Names {
     }
 
     /// The keys that are there once, and their types.
-    pub(super) fn kinds(&self) -> [(&str, &'static str); 14] {
+    pub(super) fn kinds(&self) -> [(&str, &'static str); 15] {
         [
             (&self.meta, "hash"),
             (&self.index, "zset"),
@@ -66,10 +68,17 @@ impl Names {
             (&self.live, "zset"),
             (&self.schedules, "hash"),
             (&self.documents, "hash"),
+            (&self.archive, "hash"),
             (&self.audit, "list"),
             (&self.audit_more, "hash"),
             (&self.processed, "stream"),
         ]
+    }
+
+    /// The hash of documents of a kind. Those of which there may be many have one of their own, since the other is read as a
+    /// whole.
+    pub(super) fn documents(&self, kind: DocumentKind) -> &str {
+        if kind.is_bulky() { &self.archive } else { &self.documents }
     }
 
     /// The hash of a letter.
@@ -249,6 +258,16 @@ pub(super) fn item(index: u64, letter: LetterId) -> Bytes {
 /// The part of the index with the former letters that point at this one.
 pub(super) fn aliases(row: LetterId) -> Bytes {
     [b"A", &row.as_bytes()[..]].concat()
+}
+
+/// The part of the index with the names of documents of a kind of which there may be many.
+pub(super) fn documents(kind: DocumentKind) -> Bytes {
+    [b"D", kind.as_str().as_bytes(), b" "].concat()
+}
+
+/// The member of the index that a document of such a kind has.
+pub(super) fn document(key: &DocumentKey) -> Bytes {
+    [&documents(key.kind)[..], key.name.as_bytes()].concat()
 }
 
 /// The field of the owner of an original message.

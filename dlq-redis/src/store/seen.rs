@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dlq_core::store::rules::DedupKey;
 use dlq_core::{LetterId, OperationId, Timestamp};
-use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Rows, Select, Selected};
+use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, DocumentRange, Rows, Select, Selected};
 
 use super::codec::StoredRow;
 use super::fault::Result;
@@ -61,6 +61,7 @@ pub(super) struct Loaded {
     pub(super) documents: Vec<(DocumentKey, Option<Bytes>)>,
     pub(super) glimpses: Vec<(DocumentKey, Option<Bytes>)>,
     pub(super) listed: Vec<(DocumentKind, Vec<(DocumentKey, String)>)>,
+    pub(super) ranges: Vec<(DocumentRange, Vec<String>)>,
     pub(super) dedup: Option<Option<Bytes>>,
     pub(super) operation_number: Option<u64>,
     /// The least fencing token that is greater than all before, and how many are needed.
@@ -131,6 +132,9 @@ impl Loaded {
         }
         for (kind, documents) in self.listed {
             rows.supply_documents(kind, documents);
+        }
+        for (range, names) in self.ranges {
+            rows.supply_document_names(range, names);
         }
         if let Some(dedup) = self.dedup {
             rows.supply_dedup(dedup.as_deref() == Some(b"1"));

@@ -11,7 +11,7 @@
 //! | `l` | the length of a list | | `C` | an increment; a count of zero is removed |
 //! | `z` | a part of the index | | `A` | the aliases of a letter, removed |
 //! | `c` | that an operation has no canary out | | `O` | the counts and the state of an operation |
-//! | | | | `F`, `N` | the last fencing token; a note |
+//! | `e` | that a field of a hash is there, or is not | | `F`, `N` | the last fencing token; a note |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -146,7 +146,14 @@ impl Commit<'_> {
             self.hash(names.schedules.as_bytes(), consumer.as_bytes(), last);
         }
         for (key, text) in &seen.documents {
-            self.hash(names.documents.as_bytes(), key.to_string().as_bytes(), text);
+            let (hash, field) = (names.documents(key.kind).as_bytes(), key.to_string());
+            if key.kind.is_bulky() {
+                // These are never changed, only written and taken away, and many of them would be a large call.
+                let is_there = if text.is_empty() { b"0" } else { b"1" };
+                self.compare(&[b"e", hash, field.as_bytes(), is_there]);
+            } else {
+                self.hash(hash, field.as_bytes(), text);
+            }
         }
         if let Some(dedup) = &seen.dedup {
             self.hash(names.meta.as_bytes(), b"dedup", dedup);
@@ -406,11 +413,19 @@ impl Commit<'_> {
             self.write(&[b"HSET", key, consumer.as_bytes(), &nanos(rows.now())]);
         }
         for DocumentChange { key, after, .. } in rows.changed_documents() {
-            let (hash, field) = (names.documents.as_bytes(), key.to_string());
+            let (hash, field) = (names.documents(key.kind).as_bytes(), key.to_string());
             self.typed(hash, "hash");
             match after {
                 Some(text) => self.write(&[b"HSET", hash, field.as_bytes(), text.as_bytes()]),
                 None => self.write(&[b"HDEL", hash, field.as_bytes()]),
+            }
+            if key.kind.is_bulky() {
+                let (index, member) = (names.index.as_bytes(), names::document(key));
+                self.typed(index, "zset");
+                match after {
+                    Some(_) => self.write(&[b"ZADD", index, b"0", &member]),
+                    None => self.write(&[b"ZREM", index, &member]),
+                }
             }
         }
         if let Some(last) = rows.last_fence() {

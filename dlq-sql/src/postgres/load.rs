@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dlq_core::store::OperationState;
 use dlq_core::{LetterId, OperationId, Timestamp};
-use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Needs, Row, Rows};
+use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, DocumentRange, Needs, Row, Rows};
 
 use super::batch::Batch;
 use super::codec::{Fields, read_row};
 use super::operations::{active, read_operation, select};
 use super::query::Query;
 use super::step::Step;
+use crate::columns;
 use crate::error::Result;
 use crate::values::{self, Put as _, Take as _};
 
@@ -33,14 +34,14 @@ impl Step<'_> {
             let documents = self.documents(*kind).await?;
             rows.supply_documents(*kind, documents);
         }
+        for range in &needs.ranges {
+            let names = self.document_names(range).await?;
+            rows.supply_document_names(range.clone(), names);
+        }
         let mut more = Needs::default();
         self.load_letters(needs, rows, &mut more).await?;
         self.load_originals(needs, rows).await?;
-        for key in &needs.documents {
-            // One that is not there cannot be locked: of two who make it, one decides anew.
-            let text = self.hold_document(key).await?;
-            rows.supply_document(key.clone(), text);
-        }
+        self.load_documents(&needs.documents, rows).await?;
         more.operations.clone_from(&needs.operations);
         more.states.extend(&needs.states);
         more.active = needs.active;
@@ -86,15 +87,30 @@ impl Step<'_> {
         Ok(last.await?.flatten())
     }
 
-    async fn hold_document(&mut self, key: &DocumentKey) -> Result<Option<String>> {
-        let sql = format!("SELECT value FROM {} WHERE kind = ", self.names().documents);
-        let query = Query::new(sql).bind(key.kind.as_str()).push(" AND name = ");
-        let query = query.bind(key.name.as_str()).push(" FOR UPDATE");
-        query.first(self.conn(), |record| Fields::of(record).text()).await
+    /// Reads and locks documents, in the order of their keys. One that is not there cannot be locked: of two who make it, one
+    /// decides anew.
+    async fn load_documents(
+        &mut self,
+        keys: &BTreeSet<DocumentKey>,
+        rows: &mut Rows,
+    ) -> Result<()> {
+        self.read_documents(keys, " ORDER BY name FOR UPDATE", |key, text| {
+            rows.supply_document(key, text);
+        })
+        .await
     }
 
     /// Reads documents without locks, for which the right to read is enough.
     async fn load_glimpses(&mut self, keys: &BTreeSet<DocumentKey>, rows: &mut Rows) -> Result<()> {
+        self.read_documents(keys, "", |key, text| rows.supply_glimpse(key, text)).await
+    }
+
+    async fn read_documents(
+        &mut self,
+        keys: &BTreeSet<DocumentKey>,
+        locked: &str,
+        mut supply: impl FnMut(DocumentKey, Option<String>) + Send,
+    ) -> Result<()> {
         for kind in DocumentKind::ALL {
             let wanted = keys.iter().filter(|key| key.kind == kind);
             let names: Vec<&str> = wanted.clone().map(|key| key.name.as_str()).collect();
@@ -107,13 +123,25 @@ impl Step<'_> {
                 let mut fields = Fields::of(record);
                 Ok((fields.text()?, fields.text()?))
             };
-            let found = query.bind(names).push(")").all(self.conn(), read).await?;
+            let query = query.bind(names).push(")").push(locked);
+            let found = query.all(self.conn(), read).await?;
             let mut found: BTreeMap<String, String> = found.into_iter().collect();
             for key in wanted {
-                rows.supply_glimpse(key.clone(), found.remove(&key.name));
+                supply(key.clone(), found.remove(&key.name));
             }
         }
         Ok(())
+    }
+
+    async fn document_names(&mut self, range: &DocumentRange) -> Result<Vec<String>> {
+        let sql = format!("SELECT name FROM {} WHERE kind = ", self.names().documents);
+        let mut query = Query::new(sql).bind(range.kind.as_str());
+        if let Some(after) = &range.after {
+            query.add(columns::name_after(range.order));
+            query.add_bind(after.as_str());
+        }
+        query.add(columns::by_name(range.order));
+        query.bind(range.limit).all(self.conn(), |record| Fields::of(record).text()).await
     }
 
     async fn documents(&mut self, kind: DocumentKind) -> Result<Vec<(DocumentKey, String)>> {

@@ -153,30 +153,51 @@ impl Step<'_> {
 
     async fn write_documents(&mut self, rows: &Rows) -> Result<()> {
         let documents = self.names().documents.clone();
-        for DocumentChange { key, before, after } in rows.changed_documents() {
+        let changes: Vec<_> = rows.changed_documents().collect();
+        let (mut new, mut gone) = (Batch::default(), Batch::default());
+        let (mut added, mut taken) = (0, 0);
+        for DocumentChange { key, before, after } in changes {
             let (kind, name) = (key.kind.as_str(), key.name.as_str());
-            let query = match (before, after) {
+            match (before, after) {
                 (None, Some(text)) => {
-                    let insert = format!("INSERT INTO {documents} (kind, name, value) VALUES (");
-                    let insert = Query::new(insert).bind(kind).push(", ").bind(name).push(", ");
-                    insert.bind(text).push(") ON CONFLICT (kind, name) DO NOTHING")
+                    let row = new.row();
+                    row.word(kind)?;
+                    row.word(name)?;
+                    row.word(text)?;
+                    added += 1;
                 }
                 (_, Some(text)) => {
                     let update = Query::new(format!("UPDATE {documents} SET value = ")).bind(text);
                     let update = update.push(" WHERE kind = ").bind(kind);
-                    update.push(" AND name = ").bind(name)
+                    let update = update.push(" AND name = ").bind(name);
+                    if update.run(self.conn()).await? == 0 {
+                        return Err(collided());
+                    }
                 }
                 (_, None) => {
-                    let delete = Query::new(format!("DELETE FROM {documents} WHERE kind = "));
-                    delete.bind(kind).push(" AND name = ").bind(name)
+                    let row = gone.row();
+                    row.word(kind)?;
+                    row.word(name)?;
+                    taken += 1;
                 }
-            };
-            // What was there is locked. One that was not there may have been made by another since.
-            if query.run(self.conn()).await? == 0 {
-                return Err(collided());
             }
         }
-        Ok(())
+        let mut written = 0;
+        if new.width() > 0 {
+            let sql = format!("INSERT INTO {documents} (kind, name, value) SELECT * FROM ");
+            let insert = Query::new(sql).batch(new)?;
+            let insert = insert.push(" AS u ON CONFLICT (kind, name) DO NOTHING");
+            written += insert.run(self.conn()).await?;
+        }
+        if gone.width() > 0 {
+            let sql = format!("DELETE FROM {documents} d USING ");
+            let delete = Query::new(sql).batch(gone)?;
+            let delete =
+                delete.push(" AS u (kind, name) WHERE d.kind = u.kind AND d.name = u.name");
+            written += delete.run(self.conn()).await?;
+        }
+        // What was there is locked. One that was not there may have been made by another since.
+        if written == added + taken { Ok(()) } else { Err(collided()) }
     }
 
     async fn write_notes(&mut self, notes: &[Note]) -> Result<Option<i64>> {

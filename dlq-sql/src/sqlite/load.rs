@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{ItemOutcome, OperationState};
 use dlq_core::{LetterId, OperationId};
-use dlq_letters::{Alias, Depth, DocumentKey, DocumentKind, Needs, Row, Rows, Select};
+use dlq_letters::{
+    Alias, Depth, DocumentKey, DocumentKind, DocumentRange, Needs, Row, Rows, Select,
+};
 use rusqlite::Connection;
 use rusqlite::types::ToSql;
 
@@ -14,6 +16,7 @@ use super::names::Names;
 use super::operations;
 use super::query::{Bind, Query};
 use super::select::{self, SelectedRows};
+use crate::columns;
 use crate::error::Result;
 use crate::values::{Take as _, signed};
 
@@ -74,6 +77,9 @@ impl<'c> Loader<'c> {
         for kind in &needs.listed {
             rows.supply_documents(*kind, self.documents(*kind)?);
         }
+        for range in &needs.ranges {
+            rows.supply_document_names(range.clone(), self.document_names(range)?);
+        }
         if needs.operation_number {
             let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", self.names.operations);
             let number: i64 = self.conn.query_row(&sql, [], |row| row.get(0))?;
@@ -94,6 +100,17 @@ impl<'c> Loader<'c> {
             let mut fields = Fields::after(row, 0);
             Ok((DocumentKey { kind, name: fields.text()? }, fields.text()?))
         })
+    }
+
+    fn document_names(&self, range: &DocumentRange) -> Result<Vec<String>> {
+        let sql = format!("SELECT name FROM {} WHERE kind = ", self.names.documents);
+        let mut query = Query::new(sql).bind(range.kind.as_str());
+        if let Some(after) = &range.after {
+            query.add(columns::name_after(range.order));
+            query.add_bind(after.as_str());
+        }
+        query.add(columns::by_name(range.order));
+        query.bind(range.limit).all(self.conn, |row| Fields::after(row, 0).text())
     }
 
     /// Supplies fencing tokens. What is not taken is not written.

@@ -127,8 +127,8 @@ fn nearly_full(used: u64, most: u64) -> Option<Finding> {
         Finding::new(Severity::Warning, "file", "used pages")
             .found(format!("{used} of {most}"), format!("less than {NEARLY_FULL} in 100"))
             .advice(
-                "a full file takes no letters, and consumers stop; delete what is resolved: dlq delete --status resolved --until \
-                 7d; or raise the largest size",
+                "a full file takes no letters, and consumers stop; delete what is resolved for good: dlq delete --status \
+                 resolved --until 7d --for-good; or raise the largest size",
             )
     })
 }

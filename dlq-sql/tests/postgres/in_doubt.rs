@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use dlq_core::idempotency::{Idempotency as _, IdempotencyClaim, Release};
 use dlq_core::store::{
-    Actor, AuditRequest, Edit, ItemOutcome, Letters as _, Maintenance as _, Mark, OperationSpec,
-    Operations as _, Processed, ProcessedEvent, Selection, Sink as _,
+    Actor, ArchiveFilter, AuditRequest, Edit, ItemOutcome, Letters as _, Maintenance as _, Mark,
+    OperationSpec, Operations as _, Processed, ProcessedEvent, Selection, Sink as _,
 };
 use dlq_core::{CrashMarks as _, Filter, Status, Timestamp};
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
@@ -89,13 +89,18 @@ async fn what_was_done_is_told_however_the_commit_ends() {
         );
         proxy.trouble(trouble);
         assert_eq!(store.delete(all(), by()).await.unwrap().changed, 5, "{trouble:?}");
+        assert_eq!(store.count(Filter::new()).await.unwrap(), 0);
+        proxy.trouble(trouble);
+        let restored = store.undelete(ArchiveFilter::new(), by()).await.unwrap();
+        assert_eq!((restored.changed, restored.skipped), (5, 0), "{trouble:?}");
         assert!(!proxy.is_troubling(), "{trouble:?}");
         let audit = store.audit(AuditRequest::latest(10)).await.unwrap();
         let done: Vec<_> =
             audit.iter().map(|entry| (entry.action.as_str(), entry.affected)).collect();
-        assert_eq!(done, [("delete", 5), ("resolve", 5), ("edit", 1)], "{trouble:?}");
-        let left = store.count(Filter::new().with_status(Status::Resolved)).await.unwrap();
-        assert_eq!(left, 0);
+        let all = [("undelete", 5), ("delete", 5), ("resolve", 5), ("edit", 1)];
+        assert_eq!(done, all, "{trouble:?}");
+        let back = store.count(Filter::new().with_status(Status::Resolved)).await.unwrap();
+        assert_eq!(back, 5);
     }
 }
 

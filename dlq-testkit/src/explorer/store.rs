@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use dlq_core::memory::MemorySink;
 use dlq_core::store::{
-    Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
-    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
-    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Stats,
-    TakeRequest, Takes,
+    Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, CheckLimits,
+    Claim, ClaimRequest, ClaimToken, Claims, Cleaned, Cleanup, Control, Dispatch, Dispatched, Due,
+    Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, ItemPage,
+    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, Presence,
+    ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
@@ -266,7 +266,19 @@ impl Maintenance for SteppedStore {
         self.inner.delete(selection, by).await
     }
 
-    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
+    async fn delete_for_good(&self, selection: Selection, by: Actor) -> Result<Marked, StoreError> {
+        self.inner.delete_for_good(selection, by).await
+    }
+
+    async fn archived(&self, request: ArchiveRequest) -> Result<ArchivePage, StoreError> {
+        self.inner.archived(request).await
+    }
+
+    async fn undelete(&self, filter: ArchiveFilter, by: Actor) -> Result<Marked, StoreError> {
+        self.inner.undelete(filter, by).await
+    }
+
+    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<Cleaned, StoreError> {
         self.inner.cleanup(cleanup, by).await
     }
 

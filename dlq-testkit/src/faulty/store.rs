@@ -3,11 +3,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
-    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
-    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats,
-    TakeRequest, Takes,
+    Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, CheckLimits,
+    Claim, ClaimRequest, ClaimToken, Claims, Cleaned, Cleanup, Control, Dispatch, Dispatched, Due,
+    Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, ItemPage,
+    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, Presence,
+    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
@@ -38,6 +38,12 @@ pub enum Fault {
     ForgetsSuccess,
     /// Retry records are confirmed and not written.
     LosesRecords,
+    /// Deleted letters are gone.
+    KeepsNoArchive,
+    /// Letters that are there are overwritten by what is restored from the archive.
+    RestoresOver,
+    /// A cleanup leaves the archive as it is.
+    KeepsTheArchive,
 }
 
 /// A store that breaks one promise; see [`Fault`]. Clones share what is remembered of earlier calls.
@@ -280,10 +286,34 @@ impl<S: Store> Maintenance for FaultyStore<S> {
     }
 
     async fn delete(&self, selection: Selection, by: Actor) -> Result<Marked, StoreError> {
-        self.inner.delete(selection, by).await
+        match self.fault {
+            Fault::KeepsNoArchive => self.inner.delete_for_good(selection, by).await,
+            _ => self.inner.delete(selection, by).await,
+        }
     }
 
-    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<u64, StoreError> {
+    async fn delete_for_good(&self, selection: Selection, by: Actor) -> Result<Marked, StoreError> {
+        self.inner.delete_for_good(selection, by).await
+    }
+
+    async fn archived(&self, request: ArchiveRequest) -> Result<ArchivePage, StoreError> {
+        self.inner.archived(request).await
+    }
+
+    async fn undelete(&self, filter: ArchiveFilter, by: Actor) -> Result<Marked, StoreError> {
+        if self.fault == Fault::RestoresOver
+            && let Ok(there) = Selection::matching(filter.letters.clone())
+        {
+            self.inner.delete_for_good(there, by.clone()).await?;
+        }
+        self.inner.undelete(filter, by).await
+    }
+
+    async fn cleanup(&self, cleanup: Cleanup, by: Actor) -> Result<Cleaned, StoreError> {
+        let cleanup = match self.fault {
+            Fault::KeepsTheArchive => cleanup.archived_for(Duration::MAX),
+            _ => cleanup,
+        };
         self.inner.cleanup(cleanup, by).await
     }
 

@@ -253,6 +253,18 @@ macro_rules! store_conformance {
                 a_restored_letter_is_a_letter,
                 restored_copies_are_merged,
                 a_resolved_copy_is_merged_into_a_resolved_letter;
+            archive:
+                a_deleted_letter_comes_back_as_it_was,
+                g6_a_restored_letter_is_in_nobodys_hands,
+                a_restored_record_goes_on,
+                g1_a_letter_that_is_there_again_stays,
+                an_original_has_one_letter,
+                the_archive_is_searched,
+                many_letters_are_restored,
+                large_letters_are_archived,
+                g2_two_restore_a_letter_once,
+                what_is_deleted_for_good_is_gone,
+                a_cleanup_empties_the_archive;
             checkups:
                 a_store_that_works_is_well,
                 a_claim_never_finished_is_found,

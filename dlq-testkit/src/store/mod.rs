@@ -16,6 +16,7 @@ mod list_of_checks;
 #[cfg(feature = "proptest")]
 pub mod model;
 
+pub mod archive;
 pub mod checkups;
 pub mod claims;
 pub mod concurrency;

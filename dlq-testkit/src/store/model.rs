@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dlq_core::store::{
-    AuditEntry, AuditRequest, Claim, ClaimRequest, Cleanup, Control, Edit, Finish, Mark, Operation,
-    OperationSpec, Pace, Schedule, ScheduleRun, Selection,
+    ArchiveFilter, AuditEntry, AuditRequest, Claim, ClaimRequest, Cleanup, Control, Edit, Finish,
+    Mark, Operation, OperationSpec, Pace, Schedule, ScheduleRun, Selection,
 };
 use dlq_core::{
     Attempt, Binding, Clock, DeadLetter, DelayedRetry, Filter, LetterId, Message, OperationId,
@@ -39,6 +39,8 @@ pub enum Step {
     Mark(u8, u8),
     /// Deletes the letter of a message, or those of a consumer.
     Delete(u8),
+    /// Restores what was deleted of them.
+    Undelete(u8),
     /// Edits the letter of a message in one of several ways.
     Edit(u8, u8),
     /// Restores letters, each as a death that is put, in one of several states.
@@ -68,6 +70,7 @@ pub fn any_step() -> impl Strategy<Value = Step> {
         8 => (any::<u8>(), any::<u8>()).prop_map(|(claim, how)| Step::Finish(claim, how)),
         2 => (0..10_u8, 0..3_u8).prop_map(|(which, mark)| Step::Mark(which, mark)),
         1 => (0..10_u8).prop_map(Step::Delete),
+        1 => (0..10_u8).prop_map(Step::Undelete),
         3 => (n.clone(), 0..6_u8).prop_map(|(n, how)| Step::Edit(n, how)),
         2 => vec((n, 0..3_u8, prop::bool::weighted(0.2), any::<u8>()), 1..4).prop_map(Step::Restore),
         1 => (0..9_u8, any::<bool>()).prop_map(|(age, all)| Step::Cleanup(age, all)),
@@ -267,6 +270,12 @@ impl<S: Store> Side<'_, S> {
             Step::Delete(which) => {
                 let deleted = self.store.delete(selection(*which), by()).await;
                 format!("{:?}", deleted.expect("delete answers"))
+            }
+            Step::Undelete(which) => {
+                let letters = selection(*which).filter().clone();
+                let filter = ArchiveFilter::new().letters(letters);
+                let undeleted = self.store.undelete(filter, by()).await;
+                format!("{:?}", undeleted.expect("undelete answers"))
             }
             Step::Edit(n, how) => {
                 let id = death(*n, 0, false).id;

@@ -12,6 +12,9 @@ for _ = 1, tonumber(ARGV[4]) do
   if code == 'h' then
     if (redis.call('HGET', key, ARGV[at + 2]) or '') ~= ARGV[at + 3] then return {0, key} end
     at = at + 4
+  elseif code == 'e' then
+    if redis.call('HEXISTS', key, ARGV[at + 2]) ~= tonumber(ARGV[at + 3]) then return {0, key} end
+    at = at + 4
   elseif code == 't' then
     local kind = redis.call('TYPE', key)['ok']
     if kind ~= 'none' and kind ~= ARGV[at + 2] then
