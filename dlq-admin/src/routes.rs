@@ -229,6 +229,7 @@ routes! {
     POST "/api/v1/{store}/operations/{id}/pause" Operate Api api::pause, "Sends no more letters for now", &[NOTE];
     POST "/api/v1/{store}/operations/{id}/resume" Operate Api api::resume, "Goes on", &[NOTE];
     POST "/api/v1/{store}/operations/{id}/cancel" Operate Api api::cancel, "Sends no more letters, for good", &[NOTE];
+    POST "/api/v1/{store}/operations/{id}/rate" Operate Api api::rate, "Sets how fast an operation sends from now on", &[RATE, NOTE];
     GET "/api/v1/{store}/audit" Read Api api::audit, "Lists what was done to letters, by whom and why, newest first", &[AUDIT];
     GET "/api/v1/{store}/events" Read Api api::events, "Streams the counts of the overview", &[];
 
@@ -262,6 +263,7 @@ routes! {
     POST "/s/{store}/operations/{id}/pause" Operate Page pages::operations::pause, "Pauses an operation", &[NOTE];
     POST "/s/{store}/operations/{id}/resume" Operate Page pages::operations::resume, "Resumes an operation", &[NOTE];
     POST "/s/{store}/operations/{id}/cancel" Operate Page pages::operations::cancel, "Cancels an operation", &[NOTE];
+    POST "/s/{store}/operations/{id}/rate" Operate Page pages::operations::rate, "Sets the rate of an operation", &[RATE, NOTE];
     GET "/s/{store}/audit" Read Page pages::audit::page, "Audit", &[AUDIT];
 }
 

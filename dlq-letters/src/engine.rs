@@ -9,7 +9,8 @@ use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{
     Actor, AuditEntry, AuditRequest, Claim, ClaimRequest, ClaimToken, Cleanup, Control, Edit,
     Finish, Finished, GroupKey, GroupRecord, GroupUpdate, Heartbeat, Mark, Marked, Operation,
-    OperationSpec, Plan, Presence, Receipt, ScheduleRun, Selection, Target, count_quarantined,
+    OperationSpec, Pace, Plan, Presence, Receipt, ScheduleRun, Selection, Target,
+    count_quarantined,
 };
 use dlq_core::{
     DeadLetter, DelayedRetry, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
@@ -19,7 +20,7 @@ use dlq_core::{
 use crate::verbs::{
     Beat, Begun, ClaimDue, Collapse, DeletePage, EditLetter, EndClaims, Enqueue, Entry, Extend,
     Freeze, Group, GroupRecords, MarkPage, Present, Put, Restore, RunSchedule, Scheduled, Seen,
-    SignOff, Start, Steer, Step, Survey, UpdateGroup, Walk, Withdraw, json, unknown,
+    SetPace, SignOff, Start, Steer, Step, Survey, UpdateGroup, Walk, Withdraw, json, unknown,
 };
 use crate::{Backend, Limits, Verb};
 
@@ -284,6 +285,17 @@ pub async fn control<B: Backend>(
         }
     }
     backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
+}
+
+/// Sets how fast an operation sends; see [`Operations::set_pace`](dlq_core::store::Operations::set_pace).
+pub async fn set_pace<B: Backend>(
+    backend: &B,
+    operation: OperationId,
+    pace: Option<Pace>,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    let set = SetPace { operation, pace, by };
+    Ok(backend.run("set the rate of the operation", set).await?.answer)
 }
 
 /// Marks letters; see [`Maintenance::mark`](dlq_core::store::Maintenance::mark).

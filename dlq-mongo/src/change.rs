@@ -102,7 +102,7 @@ impl Db {
         }
         for (id, change) in &changes {
             if let Some(Some(version)) = seen.operations.get(id) {
-                steps.locked.push(steered(*id, *version, change));
+                steps.locked.push(steered(*id, *version, change)?);
             }
             let touched = doc! { "$max": { "updated": time(rows.now()) } };
             let q = doc! { "_id": keys::operation(*id) };
@@ -376,7 +376,7 @@ fn started(
     })
 }
 
-fn steered(id: OperationId, version: i64, change: &OperationChange) -> Locked {
+fn steered(id: OperationId, version: i64, change: &OperationChange) -> Result<Locked> {
     let mut set = Document::new();
     if let Some(state) = change.state {
         set.insert("state", state.as_str());
@@ -384,7 +384,10 @@ fn steered(id: OperationId, version: i64, change: &OperationChange) -> Locked {
     if let Some(next) = change.next_release {
         set.insert("next_release", time(next));
     }
-    Locked {
+    if let Some(spec) = &change.spec {
+        set.insert("spec", json(spec)?);
+    }
+    Ok(Locked {
         coll: Coll::Operations,
         id: keys::operation(id),
         expected: Some(version),
@@ -393,7 +396,7 @@ fn steered(id: OperationId, version: i64, change: &OperationChange) -> Locked {
         unset: Document::new(),
         is_removed: false,
         takes: None,
-    }
+    })
 }
 
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {

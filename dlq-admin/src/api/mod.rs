@@ -6,7 +6,7 @@ use dlq_core::store::{Control, GroupKey, Presence};
 use serde_json::{Value, json};
 
 use crate::access::Role;
-use crate::actions::{self, Chosen, PAGE, limit};
+use crate::actions::{self, Chosen, PAGE, Planned, limit};
 use crate::call::{self, Call, respond};
 use crate::door::file_name;
 use crate::events::Topic;
@@ -151,8 +151,8 @@ pub(crate) async fn stats(call: Call) -> Result<Response, Refusal> {
 }
 
 pub(crate) async fn plan(call: Call) -> Result<Response, Refusal> {
-    let (spec, plan) = actions::plan(&call).await?;
-    call::json(&json!({ "plan": plan, "spec": spec }))
+    let Planned { spec, plan, unattended } = actions::plan(&call).await?;
+    call::json(&json!({ "plan": plan, "spec": spec, "unattended": unattended }))
 }
 
 pub(crate) async fn replay(call: Call) -> Result<Response, Refusal> {
@@ -213,6 +213,10 @@ pub(crate) async fn resume(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn cancel(call: Call) -> Result<Response, Refusal> {
     call::json(&actions::steer(&call, Control::Cancel).await?)
+}
+
+pub(crate) async fn rate(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::set_rate(&call).await?)
 }
 
 pub(crate) async fn audit(call: Call) -> Result<Response, Refusal> {

@@ -3,9 +3,9 @@ use dlq_core::Status;
 use dlq_core::store::{OperationSpec, Plan, Target};
 use maud::{Markup, html};
 
-use super::parts::{change_fields, conditions, cut, expect, hidden, letters, note};
+use super::parts::{change_fields, conditions, cut, expect, hidden, letters, note, waits_for};
 use super::{Section, page as show};
-use crate::actions;
+use crate::actions::{self, Planned};
 use crate::call::{Call, NO_QUERY, see_other};
 use crate::filter;
 use crate::refusal::Refusal;
@@ -24,7 +24,7 @@ const OPTIONS: [(&str, &str, &str); 4] = [
 
 /// Shows what a replay would do, and asks.
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
-    let (spec, plan) = actions::plan(&call).await?;
+    let Planned { spec, plan, unattended } = actions::plan(&call).await?;
     let filter = filter::params(&spec.filter);
     let all = call.params.is("all").then_some(("all", "true"));
     let options = || {
@@ -36,6 +36,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         h1 { "Replay letters" }
         (conditions(&call, &spec.filter, None))
         (explain(&plan, &spec))
+        (waits_for(&call, &unattended))
         @if !plan.sample.is_empty() {
             h2 { "The first of them" }
             (letters(&call, &plan.sample))

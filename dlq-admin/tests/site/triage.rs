@@ -77,6 +77,28 @@ async fn a_group_is_decided_about_on_its_page() {
 }
 
 #[tokio::test]
+async fn a_replay_says_that_nobody_runs_its_handler() {
+    let site = Site::of((0..3).map(letter).collect()).await;
+    let plan = async || {
+        let asked = json!({ "status": "pending" });
+        site.post_json("/api/v1/default/plan", asked).await.ok().json()["unattended"].clone()
+    };
+    let page = async |path: &str| {
+        site.get(path).await.ok().body.contains("No consumer reported that it runs `orders.handle`")
+    };
+    assert_eq!(plan().await, json!(["orders.handle"]));
+    assert!(page("/s/default/replay?status=pending").await);
+    let operation = json!({ "status": "pending", "note": "x", "limit": 2 });
+    let operation = site.post_json("/api/v1/default/replay", operation).await.ok().json();
+    let at = format!("/s/default/operations/{}", operation["id"].as_str().unwrap());
+    assert!(page(&at).await, "it waits for somebody");
+    let heartbeat = Heartbeat::new("orders.handle", "1-x");
+    site.letters.store().heartbeat(heartbeat).await.unwrap();
+    assert_eq!(plan().await, json!([]));
+    assert!(!page(&at).await && !page("/s/default/replay?status=pending").await);
+}
+
+#[tokio::test]
 async fn consumers_are_shown() {
     let site = Site::of(Vec::new()).await;
     let heartbeat = Heartbeat::new("billing", "1-x").host("web-1").build("1.4.2");

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::{
     Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
     Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
-    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats,
-    Store, TakeRequest, Takes,
+    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation,
+    OperationSpec, Operations, Pace, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun,
+    Selection, Sink, Stats, Store, TakeRequest, Takes,
 };
 use crate::{
     DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page, PageRequest,
@@ -91,6 +91,7 @@ mirror!(Operations as DynOperations for BoxStore {
     fn operations(limit: u32) -> Vec<Operation>;
     fn items(id: OperationId, after: u64, limit: u32) -> ItemPage;
     fn control(id: OperationId, control: Control, by: Actor) -> Operation;
+    fn set_pace(id: OperationId, pace: Option<Pace>, by: Actor) -> Operation;
 });
 
 mirror!(Dispatch as DynDispatch for BoxStore {

@@ -353,6 +353,21 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
         control: Control,
         by: Actor,
     ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
+
+    /// Sets how fast an operation sends from now on; `None` for no limit. Whoever sends its letters keeps to it from the next
+    /// letters that it takes. The same rate again changes nothing, and gets no entry in the audit.
+    ///
+    /// The rate is written in one step, together with the time of the next release.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such operation; `Conflict` when it has ended.
+    fn set_pace(
+        &self,
+        id: crate::OperationId,
+        pace: Option<Pace>,
+        by: Actor,
+    ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
 }
 
 /// Calls for operators and maintenance jobs.

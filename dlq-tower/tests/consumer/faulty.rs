@@ -9,7 +9,7 @@ use dlq_core::store::{
     Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
     Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
     GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats,
+    Operations, Pace, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats,
     TakeRequest, Takes,
 };
 use dlq_core::{
@@ -186,6 +186,7 @@ delegate! {
         fn operations(limit: u32) -> Vec<Operation>;
         fn items(id: OperationId, after: u64, limit: u32) -> ItemPage;
         fn control(id: OperationId, control: Control, by: Actor) -> Operation;
+        fn set_pace(id: OperationId, pace: Option<Pace>, by: Actor) -> Operation;
     }
     Dispatch {
         fn take(request: TakeRequest) -> Takes;
