@@ -50,6 +50,7 @@ mod routes;
 mod same_site;
 mod sessions;
 pub mod shown;
+mod trends;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -64,6 +65,7 @@ use events::Events;
 use guesses::Guesses;
 use idempotency::Answers;
 use sessions::Sessions;
+use trends::Trends;
 
 /// Console and HTTP interface of one or several stores. See the [crate's page](crate).
 #[derive(Clone, Debug)]
@@ -118,6 +120,7 @@ impl Admin {
             guesses: Guesses::default(),
             answers: Answers::default(),
             events: Events::default(),
+            trends: Trends::default(),
             // Without a source of secrets no form is accepted, rather than any.
             secret: random::bytes().ok(),
         }))
@@ -134,6 +137,7 @@ pub(crate) struct Console {
     guesses: Guesses,
     answers: Answers,
     events: Events,
+    trends: Trends,
     secret: Option<[u8; 32]>,
 }
 

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use dlq_core::store::{Control, GroupKey, Presence};
+use dlq_core::store::{Control, GroupKey, Hours, Presence};
 use serde_json::{Value, json};
 
 use crate::access::Role;
@@ -148,6 +148,19 @@ pub(crate) async fn stats(call: Call) -> Result<Response, Refusal> {
     let letters = call.letters()?;
     let filter = filter::read(&call.params, letters).await?;
     call::json(&letters.stats(filter).await?)
+}
+
+pub(crate) async fn hours(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?;
+    let filter = filter::read(&call.params, letters).await?;
+    let hours = call.params.get("hours")?.unwrap_or(Hours::WEEK);
+    if hours == 0 || hours > Hours::MOST {
+        return Err(Refusal::invalid(format!(
+            "`hours` is {hours}; it is from 1 to {}",
+            Hours::MOST
+        )));
+    }
+    call::json(&letters.hours(filter, hours).await?)
 }
 
 pub(crate) async fn plan(call: Call) -> Result<Response, Refusal> {

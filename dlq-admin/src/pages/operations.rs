@@ -1,5 +1,6 @@
 use axum::response::Response;
 use dlq_core::store::{Control, ItemOutcome, Operation, OperationItem, OperationState};
+use dlq_core::{Clock as _, SystemClock};
 use maud::{Markup, html};
 
 use super::parts::{
@@ -187,6 +188,10 @@ fn details(operation: &Operation) -> Vec<(&'static str, Markup)> {
         ("begun", html! { (time(operation.created_at)) " by " (cut(&operation.by.who, 80)) }),
         ("destination", html! { (cut(&spec.target.to_string(), 200)) }),
         ("rate", html! { @if let Some(pace) = spec.pace { (pace) } @else { "no limit" } }),
+        (
+            "all sent",
+            html! { @match operation.estimated_end(SystemClock.now()) { Some(end) => { "at the earliest " (time(end)) }, None => "–" } },
+        ),
         ("canary", html! { @if let Some(canary) = spec.canary { (canary) } @else { "none" } }),
         (
             "cap on replays",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{
     Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
     Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
-    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation,
+    GroupUpdate, Heartbeat, Hours, ItemPage, Letters, Maintenance, Mark, Marked, Operation,
     OperationSpec, Operations, Pace, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun,
     Selection, Sink, Stats, Store, TakeRequest, Takes,
 };
@@ -71,6 +71,7 @@ mirror!(Letters as DynLetters for BoxStore, BoxLetters {
     fn count(filter: Filter) -> u64;
     fn groups(filter: Filter, limit: u32) -> Vec<Group>;
     fn stats(filter: Filter) -> Stats;
+    fn hours(filter: Filter, since: Timestamp, hours: u32) -> Hours;
 });
 
 mirror!(Claims as DynClaims for BoxStore {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::{
     Actor, BoxStore, Cleanup, Control, Edit, Group, GroupKey, GroupRecord, GroupUpdate, Health,
-    HealthThresholds, ItemPage, Letters as _, Maintenance as _, Mark, Marked, Operation,
+    HealthThresholds, Hours, ItemPage, Letters as _, Maintenance as _, Mark, Marked, Operation,
     OperationSpec, OperationState, Operations as _, Pace, Plan, Presence, Receipt, Selection,
     Sink as _, Stats, Store, Triage, TriagedGroup,
 };
@@ -290,6 +290,15 @@ impl DeadLetters {
     /// When the store does not answer.
     pub async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
         self.store.stats(filter).await
+    }
+
+    /// Counts the letters that match hour by hour, so many hours until now; see [`Letters::hours`](super::Letters::hours).
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn hours(&self, filter: Filter, hours: u32) -> Result<Hours, StoreError> {
+        self.store.hours(filter, Hours::ending_at(self.clock.now(), hours), hours).await
     }
 
     /// Returns what a replay would do, without doing it.

@@ -522,6 +522,17 @@ impl Operation {
         if self.spec.target.is_handler() { self.next_chance(now) } else { None }
     }
 
+    /// Returns when the last queued letter may be released, by the rate alone; `None` without a rate, and if none may be
+    /// released now.
+    #[must_use]
+    pub fn estimated_end(&self, now: Timestamp) -> Option<Timestamp> {
+        let queued = self.progress.with_outcome(ItemOutcome::Queued);
+        let is_open = matches!(self.state, OperationState::Canary | OperationState::Running);
+        let pace = self.spec.pace.filter(|_| is_open && queued > 0)?;
+        let rest = nanos(pace.interval().as_nanos().saturating_mul(u128::from(queued - 1)));
+        Some(self.next_release.max(now).after(rest))
+    }
+
     /// Returns when the next letter may be released if the rate is `pace` from `now` on.
     ///
     /// The last release keeps its time, and the next one follows it by the new interval: who changes the rate often sends no
@@ -730,6 +741,18 @@ mod tests {
         }
         assert!((90..=101).contains(&sent), "{sent} in ten seconds");
         assert!(running.next_release_at(None, at(0)) <= at(0));
+    }
+
+    #[test]
+    fn the_end_follows_from_the_rate() {
+        let mut running = operation(OperationState::Running, &[(ItemOutcome::Queued, 21)]);
+        assert_eq!(running.estimated_end(at(0)), None);
+        running.spec.pace = "10/s".parse().ok();
+        assert_eq!(running.estimated_end(at(500)), Some(at(2_500)));
+        running.next_release = at(600);
+        assert_eq!(running.estimated_end(at(500)), Some(at(2_600)));
+        running.state = OperationState::Paused;
+        assert_eq!(running.estimated_end(at(500)), None);
     }
 
     #[test]

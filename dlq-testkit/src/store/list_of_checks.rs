@@ -84,6 +84,7 @@ macro_rules! store_conformance {
                 statistics_count_by_every_dimension,
                 counts_follow_every_change,
                 the_oldest_is_the_oldest_that_is_left,
+                letters_are_counted_by_hour,
                 a_count_is_never_capped,
                 groups_gather_what_failed_alike,
                 groups_have_a_total_order;
