@@ -6,7 +6,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use dlq_admin::Admin;
 use dlq_core::search::{Search, SearchRequest};
-use dlq_core::{Clock as _, DeadLetters, Filter, PageRequest, Sink as _, Store, SystemClock};
+use dlq_core::{Clock as _, DeadLetters, Filter, PageRequest, Store, SystemClock};
 use dlq_sql::sqlite::SqliteStore;
 use tower::ServiceExt as _;
 

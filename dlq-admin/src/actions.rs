@@ -7,7 +7,7 @@ use dlq_core::search::{Search, SearchPage, SearchRequest};
 use dlq_core::store::{
     ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, Control, Edit, EditError,
     GroupKey, GroupRecord, GroupState, GroupUpdate, Maintenance as _, Mark, Marked, Operation,
-    OperationSpec, Plan, Presence, Selection, Target, Triage, TriagedGroup,
+    OperationSpec, Pace, Plan, Presence, Selection, Target, Triage, TriagedGroup,
 };
 use dlq_core::{
     Binding, Clock as _, DeadLetter, DeadLetters, Filter, OperationId, Order, PageRequest,
@@ -252,11 +252,21 @@ fn span(name: &str, text: &str) -> Result<Duration, Refusal> {
     duration::parse(text).map_err(|error| Refusal::invalid(format!("`{name}`: {error}")))
 }
 
+/// Replay that is asked for, with what it would do.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) spec: OperationSpec,
+    pub(crate) plan: Plan,
+    /// Consumers that the letters would wait for.
+    pub(crate) unattended: Vec<String>,
+}
+
 /// Returns what the replay that is asked for would do.
-pub(crate) async fn plan(call: &Call) -> Result<(OperationSpec, Plan), Refusal> {
-    let spec = spec(call).await?;
-    let plan = call.letters()?.plan(spec.clone()).await?;
-    Ok((spec, plan))
+pub(crate) async fn plan(call: &Call) -> Result<Planned, Refusal> {
+    let (spec, letters) = (spec(call).await?, call.letters()?);
+    let plan = letters.plan(spec.clone()).await?;
+    let unattended = letters.unattended_by(&spec).await?;
+    Ok(Planned { spec, plan, unattended })
 }
 
 /// Starts the replay that is asked for, unless it would send nothing.
@@ -264,7 +274,7 @@ pub(crate) async fn replay(
     call: &Call,
     is_asked: bool,
 ) -> Result<(Plan, Option<Operation>), Refusal> {
-    let (spec, plan) = plan(call).await?;
+    let Planned { spec, plan, .. } = plan(call).await?;
     agree(call, is_asked, plan.count)?;
     if plan.count == 0 {
         return Ok((plan, None));
@@ -278,6 +288,16 @@ pub(crate) async fn steer(call: &Call, control: Control) -> Result<Operation, Re
     let letters = call.letters()?;
     let id = operation_id(letters, call.path("id")).await?;
     Ok(letters.control(id, control, call.actor()).await?)
+}
+
+/// Sets the rate of the operation that the path names.
+pub(crate) async fn set_rate(call: &Call) -> Result<Operation, Refusal> {
+    let text = call.params.text("rate").unwrap_or_default();
+    let pace = Pace::or_none(text)
+        .map_err(|error| Refusal::invalid(format!("`rate`: {error}, or `none` for no limit")))?;
+    let letters = call.letters()?;
+    let id = operation_id(letters, call.path("id")).await?;
+    Ok(letters.set_pace(id, pace, call.actor()).await?)
 }
 
 /// Edit of a letter, with the letter as it is and as it would be.

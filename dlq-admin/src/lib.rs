@@ -51,6 +51,7 @@ mod routes;
 mod same_site;
 mod sessions;
 pub mod shown;
+mod trends;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -66,6 +67,7 @@ use guesses::Guesses;
 use idempotency::Answers;
 use mask::Mask;
 use sessions::Sessions;
+use trends::Trends;
 
 /// Console and HTTP interface of one or several stores. See the [crate's page](crate).
 #[derive(Clone, Debug)]
@@ -137,6 +139,7 @@ impl Admin {
             guesses: Guesses::default(),
             answers: Answers::default(),
             events: Events::default(),
+            trends: Trends::default(),
             // Without a source of secrets no form is accepted, rather than any.
             secret: random::bytes().ok(),
         }))
@@ -154,6 +157,7 @@ pub(crate) struct Console {
     guesses: Guesses,
     answers: Answers,
     events: Events,
+    trends: Trends,
     secret: Option<[u8; 32]>,
 }
 

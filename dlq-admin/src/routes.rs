@@ -181,6 +181,10 @@ const REPLAY: &[Parameter] = &[
         "quarantine letters that were replayed this often; 10 unless said, 0 for no cap",
     ),
 ];
+const RATE: &[Parameter] =
+    &[Parameter::required("rate", "how fast at most from now on, e.g. 50/s; none for no limit")];
+const HOURS: &[Parameter] =
+    &[Parameter::one("hours", "how many hours until now, up to 744; 168 unless said")];
 const EDIT: &[Parameter] = &[
     Parameter::one("payload-text", "replace the payload by this text"),
     Parameter::one("payload-base64", "replace the payload by these bytes"),
@@ -240,6 +244,7 @@ routes! {
     GET "/api/v1/{store}/group" Read Api api::group, "Returns what is known of a group of errors", &[GROUP];
     POST "/api/v1/{store}/group" Operate Api api::triage, "Decides about a group of errors, and gives it an owner or a note", &[GROUP, TRIAGE, NOTE];
     GET "/api/v1/{store}/consumers" Read Api api::consumers, "Lists the consumers that were heard of", &[GONE];
+    GET "/api/v1/{store}/hours" Read Api api::hours, "Counts letters by the hour in which they were stored, and in which they were resolved", &[FILTER, HOURS];
     GET "/api/v1/{store}/stats" Read Api api::stats, "Counts letters by status, reason, cause, class, subject and consumer", &[FILTER];
     POST "/api/v1/{store}/plan" Operate Api api::plan, "Says what a replay would do, and does nothing", &[FILTER, REPLAY, CHANGE];
     POST "/api/v1/{store}/replay" Operate Api api::replay, "Sends letters back", &[FILTER, REPLAY, CHANGE, NOTE];
@@ -254,6 +259,7 @@ routes! {
     POST "/api/v1/{store}/operations/{id}/pause" Operate Api api::pause, "Sends no more letters for now", &[NOTE];
     POST "/api/v1/{store}/operations/{id}/resume" Operate Api api::resume, "Goes on", &[NOTE];
     POST "/api/v1/{store}/operations/{id}/cancel" Operate Api api::cancel, "Sends no more letters, for good", &[NOTE];
+    POST "/api/v1/{store}/operations/{id}/rate" Operate Api api::rate, "Sets how fast an operation sends from now on", &[RATE, NOTE];
     GET "/api/v1/{store}/audit" Read Api api::audit, "Lists what was done to letters, by whom and why, newest first", &[AUDIT];
     GET "/api/v1/{store}/events" Read Api api::events, "Streams the counts of the overview", &[];
 
@@ -266,6 +272,7 @@ routes! {
     GET "/s/{store}" Read Page pages::overview::page, "Overview", &[];
     GET "/s/{store}/groups" Read Page pages::groups::all, "Groups", &[FILTER, STATE, BEGAN];
     POST "/s/{store}/group" Operate Page pages::groups::triage, "Decides about a group", &[GROUP, TRIAGE, NOTE];
+    GET "/s/{store}/schedule" Read Page pages::schedule::page, "Schedule", &[];
     GET "/s/{store}/consumers" Read Page pages::consumers::page, "Consumers", &[GONE];
     GET "/s/{store}/group" Read Page pages::groups::one, "Group", &[FILTER];
     GET "/s/{store}/letters" Read Page pages::letters::page, "Letters", &[FILTER, PAGE];
@@ -290,6 +297,7 @@ routes! {
     POST "/s/{store}/operations/{id}/pause" Operate Page pages::operations::pause, "Pauses an operation", &[NOTE];
     POST "/s/{store}/operations/{id}/resume" Operate Page pages::operations::resume, "Resumes an operation", &[NOTE];
     POST "/s/{store}/operations/{id}/cancel" Operate Page pages::operations::cancel, "Cancels an operation", &[NOTE];
+    POST "/s/{store}/operations/{id}/rate" Operate Page pages::operations::rate, "Sets the rate of an operation", &[RATE, NOTE];
     GET "/s/{store}/audit" Read Page pages::audit::page, "Audit", &[AUDIT];
 }
 

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use dlq_core::store::{AuditEntry, ItemOutcome, Operation, OperationItem, OperationState};
+use dlq_core::store::{
+    AuditEntry, ItemOutcome, Operation, OperationItem, OperationSpec, OperationState,
+};
 use dlq_core::{LetterId, Timestamp};
 
 use crate::{Changed, DocumentKey, Row};
@@ -64,6 +66,8 @@ pub struct OperationChange {
     pub state: Option<OperationState>,
     /// The time of the next release, under the same condition.
     pub next_release: Option<Timestamp>,
+    /// The specification that it has from now on, under the same condition.
+    pub spec: Option<OperationSpec>,
 }
 
 impl OperationChange {
@@ -83,6 +87,9 @@ impl OperationChange {
         }
         if let Some(next) = self.next_release {
             operation.next_release = next;
+        }
+        if let Some(spec) = &self.spec {
+            operation.spec.clone_from(spec);
         }
         // The state follows from the counts as they are when they are written, so that the call which ends the last letter
         // completes the operation without having locked it before.

@@ -9,8 +9,8 @@ use dlq_core::store::rules::DedupKey;
 use dlq_core::store::{
     Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, Claim,
     ClaimRequest, ClaimToken, Cleaned, Cleanup, Control, Edit, Finish, Finished, GroupKey,
-    GroupRecord, GroupUpdate, Heartbeat, Mark, Marked, Operation, OperationSpec, Plan, Presence,
-    Receipt, ScheduleRun, Selection, Target, count_quarantined,
+    GroupRecord, GroupUpdate, Heartbeat, Mark, Marked, Operation, OperationSpec, Pace, Plan,
+    Presence, Receipt, ScheduleRun, Selection, Target, count_quarantined,
 };
 use dlq_core::{
     DeadLetter, DelayedRetry, Filter, LetterId, OperationId, Reason, StoreError, StoreErrorKind,
@@ -20,8 +20,8 @@ use dlq_core::{
 use crate::verbs::{
     Beat, Begun, ClaimDue, Collapse, DeletePage, EditLetter, EmptyArchive, EndClaims, Enqueue,
     Entry, Extend, Freeze, Group, GroupRecords, ListArchive, MarkPage, Present, Put, Restore,
-    RunSchedule, Scheduled, Seen, SignOff, Start, Steer, Step, Survey, Undelete, Undeleted,
-    UpdateGroup, Walk, Withdraw, json, unknown,
+    RunSchedule, Scheduled, Seen, SetPace, SignOff, Start, Steer, Step, Survey, Undelete,
+    Undeleted, UpdateGroup, Walk, Withdraw, json, unknown,
 };
 use crate::{Backend, Limits, Verb};
 
@@ -297,6 +297,17 @@ pub async fn control<B: Backend>(
     }
     // It is read anew, since each letter that was taken back has changed its counts.
     backend.operation(operation).await?.ok_or_else(|| unknown(operation, DURING))
+}
+
+/// Sets how fast an operation sends; see [`Operations::set_pace`](dlq_core::store::Operations::set_pace).
+pub async fn set_pace<B: Backend>(
+    backend: &B,
+    operation: OperationId,
+    pace: Option<Pace>,
+    by: Actor,
+) -> Result<Operation, StoreError> {
+    let set = SetPace { operation, pace, by };
+    Ok(backend.run("set the rate of the operation", set).await?.answer)
 }
 
 /// Marks letters; see [`Maintenance::mark`](dlq_core::store::Maintenance::mark).

@@ -31,10 +31,10 @@
 
 use dlq_core::log::{Content, Entries, Log, Outline, Range};
 use dlq_core::store::reading::Row;
-use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::store::{Group, Hours, Letters, Stats};
 use dlq_core::{
     Binding, DeadLetter, Filter, LetterId, LetterSummary, Message, Order, Origin, Page,
-    PageRequest, StoreError,
+    PageRequest, StoreError, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -335,5 +335,14 @@ impl<L: Log, S: Letters> Letters for Reading<L, S> {
 
     async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
         self.store.stats(filter).await
+    }
+
+    async fn hours(
+        &self,
+        filter: Filter,
+        since: Timestamp,
+        hours: u32,
+    ) -> Result<Hours, StoreError> {
+        self.store.hours(filter, since, hours).await
     }
 }

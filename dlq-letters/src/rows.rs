@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use dlq_core::store::rules::DedupKey;
-use dlq_core::store::{AuditEntry, ItemOutcome, Operation, OperationItem, OperationState};
+use dlq_core::store::{
+    AuditEntry, ItemOutcome, Operation, OperationItem, OperationSpec, OperationState,
+};
 use dlq_core::{DeadLetter, LetterId, OperationId, StoreError, StoreErrorKind, Timestamp};
 
 use crate::groups::Left;
@@ -310,6 +312,11 @@ impl Rows {
     /// Sets the time of the next release of an operation that was read.
     pub fn set_next_release(&mut self, id: OperationId, next: Timestamp) {
         self.pending.operations.entry(id).or_default().next_release = Some(next);
+    }
+
+    /// Changes the specification of an operation that was read.
+    pub fn respecify(&mut self, id: OperationId, spec: OperationSpec) {
+        self.pending.operations.entry(id).or_default().spec = Some(spec);
     }
 
     /// Starts an operation, whose id was made from [`operation_number`](Self::operation_number). It has no items yet.
@@ -791,7 +798,10 @@ impl Rows {
         let mut woken: BTreeSet<_> = due.collect();
         let may_release = |state| matches!(state, OperationState::Canary | OperationState::Running);
         if self.pending.started.iter().any(|it| may_release(it.state))
-            || self.pending.operations.values().any(|it| it.state.is_some_and(may_release))
+            || self.pending.operations.values().any(|it| {
+                // At another rate letters may go earlier than whoever waits for them expects.
+                it.state.is_some_and(may_release) || it.spec.is_some()
+            })
         {
             // The letters of an operation may belong to any consumer.
             woken.insert(String::new());

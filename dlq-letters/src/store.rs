@@ -120,6 +120,15 @@ macro_rules! store {
                 ) -> Result<Operation, StoreError> {
                     engine::control(self, id, control, by).await
                 }
+
+                async fn set_pace(
+                    &self,
+                    id: OperationId,
+                    pace: Option<Pace>,
+                    by: Actor,
+                ) -> Result<Operation, StoreError> {
+                    engine::set_pace(self, id, pace, by).await
+                }
             }
 
             impl Dispatch for $store {

@@ -103,6 +103,14 @@ fn a_store_that_caps_counts_fails() {
     fails::<Capped, _>(statistics::a_count_is_never_capped);
 }
 
+/// Its double has no way of its own, so that letters are listed.
+#[test]
+fn letters_are_counted_by_hour_where_a_store_can_only_list() {
+    let check = statistics::letters_are_counted_by_hour;
+    store::run::<Capped, _>("letters_are_counted_by_hour", check);
+    fails::<Lossy, _>(statistics::letters_are_counted_by_hour);
+}
+
 #[test]
 fn a_store_that_goes_on_after_a_cancel_fails() {
     fails::<Deaf, _>(operations::cancelling_stops_at_once);

@@ -109,7 +109,7 @@ impl Db {
             // Only an operation that the verb has read is locked. Calls that end its letters leave its version alone,
             // and so do not collide with each other.
             if let Some(Some(version)) = seen.operations.get(id) {
-                steps.locked.push(steered(*id, *version, change));
+                steps.locked.push(steered(*id, *version, change)?);
             }
             // It never goes back, since the commit may be applied late, and twice.
             let touched = doc! { "$max": { "updated": time(rows.now()) } };
@@ -388,7 +388,7 @@ fn started(
     })
 }
 
-fn steered(id: OperationId, version: i64, change: &OperationChange) -> Locked {
+fn steered(id: OperationId, version: i64, change: &OperationChange) -> Result<Locked> {
     let mut set = Document::new();
     if let Some(state) = change.state {
         set.insert("state", state.as_str());
@@ -396,7 +396,10 @@ fn steered(id: OperationId, version: i64, change: &OperationChange) -> Locked {
     if let Some(next) = change.next_release {
         set.insert("next_release", time(next));
     }
-    Locked {
+    if let Some(spec) = &change.spec {
+        set.insert("spec", json(spec)?);
+    }
+    Ok(Locked {
         coll: Coll::Operations,
         id: keys::operation(id),
         expected: Some(version),
@@ -405,7 +408,7 @@ fn steered(id: OperationId, version: i64, change: &OperationChange) -> Locked {
         unset: Document::new(),
         is_removed: false,
         takes: None,
-    }
+    })
 }
 
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {

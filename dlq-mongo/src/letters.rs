@@ -1,6 +1,6 @@
 //! Reading: pages, counts, groups, statistics.
 
-use dlq_core::store::{Group, Letters, Stats, reading};
+use dlq_core::store::{Group, Hours, Letters, Stats, reading};
 use dlq_core::{
     DeadLetter, ErrorClass, Filter, LetterId, Order, Page, PageRequest, Reason, Status, StoreError,
     Timestamp,
@@ -61,6 +61,15 @@ impl Letters for MongoStore {
 
     async fn stats(&self, filter: Filter) -> std::result::Result<Stats, StoreError> {
         self.db().stats(&filter).await.during("count letters")
+    }
+
+    async fn hours(
+        &self,
+        filter: Filter,
+        since: Timestamp,
+        hours: u32,
+    ) -> std::result::Result<Hours, StoreError> {
+        self.db().hours(&filter, Hours::new(since, hours)).await.during("count letters by hour")
     }
 }
 
@@ -219,6 +228,46 @@ impl Db {
             stats.oldest_unresolved = Some(oldest);
         }
         Ok(stats)
+    }
+}
+
+impl Db {
+    async fn hours(&self, filter: &Filter, mut hours: Hours) -> Result<Hours> {
+        let stored = All::letters(&hours.stored(filter)).build();
+        for (hour, letters) in self.by_hour(stored, "created", &hours).await? {
+            hours.add_stored_in(hour, letters);
+        }
+        if let Some(filter) = Hours::resolved(filter) {
+            let resolved = All::letters(&filter).build();
+            for (hour, letters) in self.by_hour(resolved, "updated", &hours).await? {
+                hours.add_resolved_in(hour, letters);
+            }
+        }
+        Ok(hours)
+    }
+
+    /// Returns the number of letters by the hour of one of their times, counted from the first of these hours.
+    async fn by_hour(
+        &self,
+        filter: Document,
+        field: &str,
+        hours: &Hours,
+    ) -> Result<Vec<(i64, u64)>> {
+        let (since, until) = (hours.since.as_nanos(), hours.until().as_nanos());
+        let since_then = doc! { "$subtract": [format!("${field}"), since] };
+        let hour = i64::try_from(Hours::HOUR.as_nanos()).unwrap_or(i64::MAX);
+        let pipeline = vec![
+            doc! { "$match": { "$and": [filter, { field: { "$gte": since, "$lt": until } }] } },
+            doc! { "$group": {
+                "_id": { "$floor": { "$divide": [since_then, hour] } },
+                "n": { "$sum": 1_i64 },
+            } },
+        ];
+        let found = self.aggregate(Coll::Letters, pipeline).await?;
+        let read = |counted: &Document| {
+            Some((number(counted, "_id")?, number(counted, "n")?.cast_unsigned()))
+        };
+        Ok(found.iter().filter_map(read).collect())
     }
 }
 

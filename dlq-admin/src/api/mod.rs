@@ -2,11 +2,11 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use dlq_core::store::{Control, GroupKey, Presence};
+use dlq_core::store::{Control, GroupKey, Hours, Presence};
 use serde_json::{Value, json};
 
 use crate::access::Role;
-use crate::actions::{self, Chosen, PAGE, limit};
+use crate::actions::{self, Chosen, PAGE, Planned, limit};
 use crate::call::{self, Call, respond};
 use crate::door::file_name;
 use crate::events::Topic;
@@ -152,9 +152,22 @@ pub(crate) async fn stats(call: Call) -> Result<Response, Refusal> {
     call::json(&letters.stats(filter).await?)
 }
 
+pub(crate) async fn hours(call: Call) -> Result<Response, Refusal> {
+    let letters = call.letters()?;
+    let filter = filter::read(&call).await?;
+    let hours = call.params.get("hours")?.unwrap_or(Hours::WEEK);
+    if hours == 0 || hours > Hours::MOST {
+        return Err(Refusal::invalid(format!(
+            "`hours` is {hours}; it is from 1 to {}",
+            Hours::MOST
+        )));
+    }
+    call::json(&letters.hours(filter, hours).await?)
+}
+
 pub(crate) async fn plan(call: Call) -> Result<Response, Refusal> {
-    let (spec, plan) = actions::plan(&call).await?;
-    call::json(&json!({ "plan": plan, "spec": spec }))
+    let Planned { spec, plan, unattended } = actions::plan(&call).await?;
+    call::json(&json!({ "plan": plan, "spec": spec, "unattended": unattended }))
 }
 
 pub(crate) async fn replay(call: Call) -> Result<Response, Refusal> {
@@ -223,6 +236,10 @@ pub(crate) async fn resume(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn cancel(call: Call) -> Result<Response, Refusal> {
     call::json(&actions::steer(&call, Control::Cancel).await?)
+}
+
+pub(crate) async fn rate(call: Call) -> Result<Response, Refusal> {
+    call::json(&actions::set_rate(&call).await?)
 }
 
 pub(crate) async fn audit(call: Call) -> Result<Response, Refusal> {

@@ -22,16 +22,20 @@ const SHORT: usize = 60;
 /// Nanoseconds of a day.
 const DAY: i64 = 24 * 3_600 * 1_000_000_000;
 /// Actions that the audit has.
-const ACTIONS: [&str; 13] = [
+const ACTIONS: [&str; 17] = [
     "replay",
     "pause",
     "resume",
     "cancel",
+    "rate",
     "quarantine",
     "release",
     "resolve",
     "edit",
     "delete",
+    "undelete",
+    "delete-for-good",
+    "empty-archive",
     "cleanup",
     "deduplicate",
     "restore",

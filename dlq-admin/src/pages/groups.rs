@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
 use axum::response::Response;
-use dlq_core::store::{GroupKey, Triage, TriagedGroup};
+use dlq_core::store::{GroupKey, Hours, Triage, TriagedGroup};
 use dlq_core::{Filter, LetterSummary, PageRequest};
 use maud::{Markup, html};
 
 use super::parts::{change_fields, conditions, cut, facts, hidden, letters, note, table, time};
-use super::{Section, page};
+use super::{Section, chart, page};
 use crate::access::Role;
 use crate::actions;
 use crate::call::{Call, NO_QUERY, see_other};
@@ -191,6 +191,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
         return Err(Refusal::not_found("no letter is of this group any more"));
     };
     let stats = store.stats(filter.clone()).await?;
+    let week = store.hours(filter.clone(), Hours::WEEK).await?;
     let query: Vec<_> = filter::params(&filter);
     let times = (first.group.first_seen, first.group.last_seen);
     let seen = groups
@@ -221,6 +222,10 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
         ]))
         @if groups.len() == 1 { (known(&call, first)) }
         (conditions(&call, &filter::params(&filter), None))
+        section aria-labelledby="trend" {
+            h2 #trend { "By hour" }
+            (chart::by_hour("chart", &week))
+        }
         section aria-labelledby="common" {
             h2 #common { "In common" }
             (common(&samples.letters))

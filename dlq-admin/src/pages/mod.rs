@@ -6,6 +6,7 @@
 pub(crate) mod archive;
 pub(crate) mod audit;
 pub(crate) mod change;
+mod chart;
 pub(crate) mod consumers;
 pub(crate) mod edit;
 pub(crate) mod groups;
@@ -16,6 +17,7 @@ pub(crate) mod operations;
 pub(crate) mod overview;
 mod parts;
 pub(crate) mod replay;
+pub(crate) mod schedule;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -96,15 +98,17 @@ pub(crate) enum Section {
     Groups,
     Letters,
     Operations,
+    Schedule,
     Consumers,
     Audit,
 }
 
-const SECTIONS: [(Section, &str, &str); 6] = [
+const SECTIONS: [(Section, &str, &str); 7] = [
     (Section::Overview, "", "Overview"),
     (Section::Groups, "groups", "Groups"),
     (Section::Letters, "letters", "Letters"),
     (Section::Operations, "operations", "Operations"),
+    (Section::Schedule, "schedule", "Schedule"),
     (Section::Consumers, "consumers", "Consumers"),
     (Section::Audit, "audit", "Audit"),
 ];

@@ -1,8 +1,11 @@
 use axum::response::Response;
 use dlq_core::store::{Control, ItemOutcome, Operation, OperationItem, OperationState};
+use dlq_core::{Clock as _, SystemClock};
 use maud::{Markup, html};
 
-use super::parts::{change_fields, conditions, cut, facts, letter_link, note, short, table, time};
+use super::parts::{
+    change_fields, conditions, cut, facts, letter_link, note, short, table, time, waits_for,
+};
 use super::{Section, page};
 use crate::access::Role;
 use crate::actions::{self, PAGE};
@@ -71,13 +74,16 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
     let events =
         call.link(&format!("api/v1/{}/operations/{}/events", segment(store), operation.id));
     let events = (!operation.state.is_final()).then_some(events);
+    let unattended = call.letters()?.unattended_in(&operation).await?;
     let body = html! {
         h1 { "Operation " code { (operation.id) } }
         div data-events=[events] data-shown=(operation.state) {
             p.live role="status" data-state="" {}
             (progress(&operation))
         }
+        (waits_for(&call, &unattended))
         (steering(&call, &operation))
+        (pacing(&call, &operation))
         (facts(details(&operation)))
         h2 { "Letters" }
         (conditions(&call, &filter::params(&operation.spec.filter), None))
@@ -148,7 +154,29 @@ fn steering(call: &Call, operation: &Operation) -> Markup {
                         button type="submit" class=[(*control == Control::Cancel).then_some("danger")] formaction=(action(*control)) { (name) }
                     }
                 }
-                p.muted { "To go on at another rate, cancel it and replay what was not sent." }
+            }
+        }
+    }
+}
+
+/// Returns the form that changes the rate, as long as there is something to send.
+fn pacing(call: &Call, operation: &Operation) -> Markup {
+    let rate = operation.spec.pace.map_or_else(|| "none".to_owned(), |pace| pace.to_string());
+    let action = call.at_store(&format!("operations/{}/rate", operation.id), NO_QUERY);
+    html! {
+        @if call.may(Role::Operate) && !operation.state.is_final() {
+            details {
+                summary { "Change the rate" }
+                form.narrow method="post" action=(action) {
+                    (change_fields(&call.visitor))
+                    div.field {
+                        label for="rate" { "Rate at most" }
+                        input id="rate" name="rate" value=(rate) required aria-describedby="h-rate";
+                        small #h-rate { "from the next letters on, e.g. 50/s; none for no limit" }
+                    }
+                    (note("rate-note"))
+                    button type="submit" { "Set the rate" }
+                }
             }
         }
     }
@@ -160,6 +188,10 @@ fn details(operation: &Operation) -> Vec<(&'static str, Markup)> {
         ("begun", html! { (time(operation.created_at)) " by " (cut(&operation.by.who, 80)) }),
         ("destination", html! { (cut(&spec.target.to_string(), 200)) }),
         ("rate", html! { @if let Some(pace) = spec.pace { (pace) } @else { "no limit" } }),
+        (
+            "all sent",
+            html! { @match operation.estimated_end(SystemClock.now()) { Some(end) => { "at the earliest " (time(end)) }, None => "–" } },
+        ),
         ("canary", html! { @if let Some(canary) = spec.canary { (canary) } @else { "none" } }),
         (
             "cap on replays",
@@ -206,6 +238,11 @@ pub(crate) async fn resume(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn cancel(call: Call) -> Result<Response, Refusal> {
     steer(&call, Control::Cancel).await
+}
+
+pub(crate) async fn rate(call: Call) -> Result<Response, Refusal> {
+    let operation = actions::set_rate(&call).await?;
+    see_other(&link(&call, &operation))
 }
 
 async fn steer(call: &Call, control: Control) -> Result<Response, Refusal> {

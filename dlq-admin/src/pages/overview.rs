@@ -6,13 +6,13 @@ use dlq_core::{Clock as _, Filter, Status, SystemClock};
 use maud::{Markup, html};
 
 use super::parts::{cut, table, time};
-use super::{Section, groups, operations, page as show};
+use super::{Section, chart, groups, operations, page as show};
 use crate::actions;
 use crate::call::{Call, segment};
 use crate::refusal::Refusal;
 
 /// Time after which a letter that no consumer has claimed counts as overdue.
-const OVERDUE: Duration = Duration::from_secs(15 * 60);
+pub(super) const OVERDUE: Duration = Duration::from_secs(15 * 60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Number of rows of each table.
 const ROWS: usize = 20;
@@ -29,6 +29,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let (present, now) = letters.consumers().await?;
     let gone_count = present.iter().filter(|it| !it.is_alive(now)).count();
     let store = call.store.as_ref().map_or("", |(name, _)| name);
+    let week = call.console.trends.week(store, letters).await?;
     let events = call.link(&format!("api/v1/{}/events", segment(store)));
     let body = html! {
         h1 { "Overview" }
@@ -46,6 +47,10 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
                 Some(at) => p { "The next letter can be taken by a consumer at " (time(at)) "." },
                 None => {}
             }
+        }
+        section aria-labelledby="trend" {
+            h2 #trend { "Letters by hour" }
+            (chart::by_hour("chart", &week))
         }
         @if !running.is_empty() { (operations_table(&call, &running)) }
         (consumers(&call, &stats))
@@ -117,7 +122,7 @@ fn consumers(call: &Call, stats: &Stats) -> Markup {
     }
 }
 
-fn waiting(due: &[Due]) -> Markup {
+pub(super) fn waiting(due: &[Due]) -> Markup {
     let body = html! {
         @for one in due.iter().take(ROWS) {
             tr {

@@ -8,7 +8,7 @@ use maud::{Markup, PreEscaped, html};
 use crate::call::{Call, NO_QUERY};
 use crate::door::Visitor;
 use crate::random;
-use crate::shown::{age, escape};
+use crate::shown::{age, consumer_names, escape};
 
 /// Returns a text with everything visible that would steer a reader.
 pub(crate) fn visible(text: &str) -> String {
@@ -81,6 +81,19 @@ pub(crate) fn note_so_far(id: &str, so_far: Option<&str>) -> Markup {
         div.field {
             label for=(id) { "Reason, kept in the audit" }
             input id=(id) name="note" value=[so_far] required maxlength="1000" autocomplete="off";
+        }
+    }
+}
+
+/// Returns a note about consumers that letters wait for; nothing if there are none.
+pub(crate) fn waits_for(call: &Call, consumers: &[String]) -> Markup {
+    html! {
+        @if !consumers.is_empty() {
+            p {
+                "No consumer reported that it runs " (consumer_names(consumers)) ". Letters wait until one of that name runs on this "
+                "store; one of an earlier version does not report. "
+                a href=(call.at_store("consumers", NO_QUERY)) { "Who is there" }
+            }
         }
     }
 }

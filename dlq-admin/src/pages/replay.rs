@@ -3,9 +3,11 @@ use dlq_core::Status;
 use dlq_core::store::{OperationSpec, Plan, Target};
 use maud::{Markup, html};
 
-use super::parts::{change_fields, conditions, cut, expect, hidden, letters, note_so_far};
+use super::parts::{
+    change_fields, conditions, cut, expect, hidden, letters, note_so_far, waits_for,
+};
 use super::{Section, page as show};
-use crate::actions;
+use crate::actions::{self, Planned};
 use crate::call::{Call, NO_QUERY, see_other};
 use crate::filter;
 use crate::refusal::Refusal;
@@ -25,7 +27,7 @@ const OPTIONS: [(&str, &str, &str); 4] = [
 /// Shows what a replay would do, and asks.
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let call = filled_in(call);
-    let (spec, plan) = actions::plan(&call).await?;
+    let Planned { spec, plan, unattended } = actions::plan(&call).await?;
     let filter = filter::params(&spec.filter);
     let all = call.params.is("all").then_some(("all", "true"));
     let canary_wait = call.params.text("canary-wait").map(|wait| ("canary-wait", wait));
@@ -34,6 +36,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         h1 { "Replay letters" }
         (conditions(&call, &filter::params(&spec.filter), None))
         (explain(&plan, &spec))
+        (waits_for(&call, &unattended))
         @if !plan.sample.is_empty() {
             h2 { "The first of them" }
             div.sample { (letters(&call, &plan.sample)) }

@@ -1,11 +1,13 @@
 //! Texts and documents about letters, as the console, the HTTP interface and the command show them.
 
 mod audit;
+mod consumers;
 mod diff;
 mod json;
 mod text;
 
 pub use audit::{audit_diff, audit_entry, audit_subject};
+pub use consumers::consumer_names;
 pub use diff::diff;
 pub use json::indented;
 pub use text::{age, bytes, escape};

@@ -41,24 +41,34 @@ async fn letters_are_planned_sent_and_steered() {
         );
         for (verb, state, status) in [
             ("pause", "paused", 200),
+            ("rate", "paused", 200),
             ("resume", "canary", 200),
             ("cancel", "cancelled", 200),
             ("resume", "", 409),
+            ("rate", "", 409),
         ] {
-            let reply = post(&site, &format!("operations/{id}/{verb}"), json!({ "note": verb }))
-                .await
-                .is(status);
+            let mut body = json!({ "note": verb });
+            if verb == "rate" {
+                body["rate"] = "none".into();
+            }
+            let reply = post(&site, &format!("operations/{id}/{verb}"), body).await.is(status);
             if status == 200 {
-                assert_eq!(reply.json()["state"], state, "{name} {verb}");
+                let reply = reply.json();
+                assert_eq!(reply["state"], state, "{name} {verb}");
+                let has_rate = reply["spec"]["pace"] == "5/s";
+                assert_eq!(has_rate, verb == "pause", "{name} {verb}");
             }
         }
+        let at = format!("operations/{id}/rate");
+        let wrong = post(&site, &at, json!({ "note": "x", "rate": "fast" })).await.is(400);
+        assert!(wrong.body.contains("or `none` for no limit"), "{}", wrong.body);
         let nothing =
             post(&site, "replay?consumer=nobody", json!({ "note": "x" })).await.ok().json();
         assert_eq!((&nothing["id"], &nothing["plan"]["count"]), (&Value::Null, &json!(0)));
         let audit = site.get("/api/v1/default/audit").await.ok().json();
         let done: Vec<_> =
             audit["entries"].as_array().unwrap().iter().map(|one| one["action"].clone()).collect();
-        assert_eq!(done, ["cancel", "resume", "pause", "replay"], "{name}");
+        assert_eq!(done, ["cancel", "resume", "rate", "pause", "replay"], "{name}");
     }
 }
 

@@ -51,6 +51,12 @@ async fn a_group_is_replayed_after_a_plan_and_its_number() {
         "{}",
         page.body
     );
+    let page = site.get(&at).await.ok();
+    let faster =
+        fields(&page, &["csrf", "idempotency-key"], &[("note", "it holds"), ("rate", "90/s")]);
+    site.post(&format!("{at}/rate"), &faster).await.is(303);
+    let page = site.get(&at).await.ok();
+    assert!(page.body.contains("name=\"rate\" value=\"90/s\""), "{}", page.body);
     for (verb, state) in [
         ("pause", OperationState::Paused),
         ("resume", OperationState::Canary),

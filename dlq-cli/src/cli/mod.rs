@@ -564,6 +564,24 @@ pub(crate) enum OpCommand {
     Resume(SteerArgs),
     /// Send no more letters, for good
     Cancel(SteerArgs),
+    /// Send faster or slower from now on
+    Rate {
+        #[command(flatten)]
+        steer: SteerArgs,
+        /// Maximum speed, e.g. 50/s; `none` for no limit
+        #[arg(value_parser = NewRate::parse)]
+        rate: NewRate,
+    },
+}
+
+/// Rate that an operation is to have; `None` for no limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewRate(pub(crate) Option<Pace>);
+
+impl NewRate {
+    fn parse(text: &str) -> Result<Self, String> {
+        Pace::or_none(text).map(Self).map_err(|error| format!("{error}, or `none` for no limit"))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -587,7 +605,7 @@ pub(crate) struct AuditArgs {
     /// Only what this person or program did: ana, or ana@ops-host
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// Only this: replay, pause, resume, cancel, quarantine, release, resolve, edit, delete, cleanup, deduplicate, restore, triage
+    /// Only this: replay, pause, resume, cancel, rate, quarantine, release, resolve, edit, delete, cleanup, deduplicate, restore, triage
     #[arg(long, value_name = "ACTION")]
     pub(crate) action: Option<String>,
     /// At or after: a time (2026-11-21T03:00:00Z) or an age (1h)

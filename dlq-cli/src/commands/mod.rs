@@ -25,6 +25,7 @@ mod mark;
 mod migrate;
 mod op;
 mod peek;
+mod quiet;
 mod replay;
 mod restore;
 mod show;

@@ -2,9 +2,11 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use dlq_admin::shown::consumer_names;
 use dlq_core::store::{Control, ItemOutcome, Operation, OperationItem, OperationState};
 use dlq_core::{DeadLetters, Filter, LetterId, OperationId, PageRequest};
 
+use super::quiet::{self, Quiet};
 use super::{Context, at_most, list, replay};
 use crate::ask;
 use crate::cli::{Format, OpCommand, SteerArgs};
@@ -20,8 +22,6 @@ const SHOWN: u32 = 50;
 const LATEST: u32 = 1000;
 /// Interval at which a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
-/// After how long without an end of a letter it is asked whether anybody runs them.
-const QUIET: Duration = Duration::from_secs(10);
 /// Time for which a store may be away before the watch is given up.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -55,6 +55,19 @@ pub(super) async fn run(
         OpCommand::Pause(args) => steer(context, store, args, Control::Pause).await,
         OpCommand::Resume(args) => steer(context, store, args, Control::Resume).await,
         OpCommand::Cancel(args) => steer(context, store, args, Control::Cancel).await,
+        OpCommand::Rate { steer: args, rate } => {
+            let id = named(store, &args.id).await?;
+            let by = ask::actor(args.note.as_deref());
+            let operation = store.set_pace(id, rate.0, by).await?;
+            if context.out.is_table() {
+                let rate =
+                    rate.0.map_or_else(|| "no limit".to_owned(), |pace| format!("at most {pace}"));
+                context.out.line(format_args!("{}; {rate} from now on", one_line(&operation)))?;
+            } else {
+                context.out.document(&operation)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -151,6 +164,9 @@ async fn show(
                 .as_deref()
                 .map_or_else(String::new, |note| format!(": {}", escape(note)));
             context.out.line(format_args!("by {}{note}", escape(&operation.by.who)))?;
+            if let Some(pace) = operation.spec.pace {
+                context.out.line(format_args!("at most {pace}"))?;
+            }
             let mut table = Table::new(&[
                 Column::whole("#", 2),
                 Column::whole("LETTER", 0),
@@ -261,8 +277,12 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
     let mut signals = Signals::new()?;
     let mut told = None;
     let mut lost: Option<Instant> = None;
-    // Since when nothing has ended; `None` once that was said.
-    let mut quiet = Some((operation.progress.done(), Instant::now()));
+    let mut quiet = Quiet::new(&operation);
+    // A store that does not answer this is asked again by the first look.
+    let unattended = letters.unattended_in(&operation).await.unwrap_or_default();
+    if !unattended.is_empty() {
+        bar.aside(|| say!("waiting: nobody reported to run {}", consumer_names(&unattended)));
+    }
     let on = format!("the operation goes on; to see it again: dlq op watch {id}");
     loop {
         bar.set(operation.progress.done());
@@ -289,32 +309,10 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
             bar.aside(|| say!("the operation is paused; to go on: dlq op resume {id}"));
         }
         told = Some(operation.state);
-        if let Some((ended, since)) = &mut quiet {
-            let now = operation.progress.done();
-            // In every other state than running the time of silence begins anew.
-            if now != *ended || told != Some(OperationState::Running) {
-                (*ended, *since) = (now, Instant::now());
-            } else if since.elapsed() >= QUIET {
-                let for_so_long = QUIET.as_secs();
-                let untaken = operation.progress.with_outcome(ItemOutcome::Released) == 0;
-                let to_handler = operation.spec.target.is_handler();
-                bar.aside(|| {
-                    if !to_handler {
-                        say!(
-                            "no letter has been sent for {for_so_long} s; see whether anybody sends them, or do it: dlq op send {id} \
-                             --via URL"
-                        );
-                        return;
-                    }
-                    say!(
-                        "no letter has come to an end for {for_so_long} s{}; the consumers in which they died take them, where \
-                         these run on this store: see whether they do",
-                        if untaken { ", and nobody takes any" } else { "" }
-                    );
-                });
-                bar.stall();
-                quiet = None;
-            }
+        if quiet.has_lasted(&operation) {
+            let unattended = letters.unattended_in(&operation).await.unwrap_or_default();
+            bar.aside(|| quiet::tell(&operation, &unattended));
+            bar.stall();
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK) => match letters.operation(id).await {

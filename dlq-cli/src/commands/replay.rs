@@ -1,5 +1,6 @@
 use std::process::ExitCode;
 
+use dlq_admin::shown::consumer_names;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 use dlq_core::outbox::Outboxes;
 use dlq_core::store::{
@@ -49,10 +50,12 @@ pub(super) async fn run(
         via::survey(store, outboxes, &spec).await?;
     }
     let plan = store.plan(spec.clone()).await?;
+    let unattended = store.unattended_by(&spec).await?;
     if args.change.dry_run {
-        return show_plan(context, &plan, &spec);
+        return show_plan(context, &plan, &spec, &unattended);
     }
     explain(&plan, &spec, "will be");
+    tell_unattended(&unattended);
     if plan.count == 0 {
         say!("nothing to replay");
         let is_unknown = tell_unknown(context, &spec.filter).await?;
@@ -161,8 +164,10 @@ fn show_plan(
     context: &mut Context,
     plan: &Plan,
     spec: &OperationSpec,
+    unattended: &[String],
 ) -> Result<ExitCode, CliError> {
     explain(plan, spec, "would be");
+    tell_unattended(unattended);
     if context.out.is_table() {
         if !plan.sample.is_empty() {
             context.out.table(&list::table(&plan.sample))?;
@@ -170,7 +175,8 @@ fn show_plan(
         }
         say!("dry run: nothing was changed");
     } else {
-        context.out.document(&serde_json::json!({ "plan": plan }))?;
+        let document = serde_json::json!({ "plan": plan, "unattended": unattended });
+        context.out.document(&document)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -193,6 +199,17 @@ async fn tell_unknown(context: &Context, filter: &Filter) -> Result<bool, CliErr
         say!("no letter is of the consumer `{}`; {others}", escape(consumer));
     }
     Ok(is_unknown)
+}
+
+/// Says which consumers letters would wait for.
+fn tell_unattended(consumers: &[String]) {
+    if !consumers.is_empty() {
+        say!(
+            "no consumer reported that it runs {}; letters wait until one of that name runs on this store (one of an earlier \
+             version does not report); who is there: dlq consumers",
+            consumer_names(consumers)
+        );
+    }
 }
 
 fn explain(plan: &Plan, spec: &OperationSpec, verb: &str) {

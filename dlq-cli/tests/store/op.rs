@@ -1,5 +1,7 @@
 use dlq_core::OperationId;
-use dlq_core::store::{ClaimRequest, Claims as _, Finish, OperationState, Operations as _};
+use dlq_core::store::{
+    ClaimRequest, Claims as _, Finish, Heartbeat, Maintenance as _, OperationState, Operations as _,
+};
 use dlq_testkit::fixtures::{CONSUMER, died_again, letter};
 
 use crate::bench::Bench;
@@ -34,12 +36,54 @@ async fn watching_can_be_ended_and_the_operation_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn that_nobody_takes_the_letters_is_said() {
     let bench = Bench::with((0..3).map(letter).collect()).await;
-    let replay = ["replay", "--all", "--yes", "--wait"];
+    let planned = bench.run(&["replay", "--all", "--dry-run"]).ok();
+    let lacking = format!("no consumer reported that it runs `{CONSUMER}`");
+    assert!(planned.err.contains(&lacking), "{}", planned.err);
+    // The canary is out, which nobody takes either.
+    let replay = ["replay", "--all", "--yes", "--wait", "--canary", "1"];
     let mut waiting = Process::start(bench.command(&replay));
+    waiting.says(&format!("waiting: nobody reported to run `{CONSUMER}`"));
     waiting.says("see whether they do");
     waiting.signal("-INT");
     let ran = waiting.end();
     assert_eq!(ran.code, 3, "{}", ran.err);
+}
+
+/// Who is there is not said to be lacking.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_reports_is_not_waited_for() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    bench.store.heartbeat(Heartbeat::new(CONSUMER, "1-x")).await.unwrap();
+    let planned = bench.run(&["replay", "--all", "--dry-run", "-o", "json"]).ok();
+    assert!(!planned.err.contains("no consumer reported"), "{}", planned.err);
+    assert_eq!(planned.json()["unattended"], serde_json::json!([]));
+    bench.store.sign_off(Heartbeat::new(CONSUMER, "1-x")).await.unwrap();
+    let planned = bench.run(&["replay", "--all", "--dry-run", "-o", "json"]).ok().json();
+    assert_eq!(planned["unattended"], serde_json::json!([CONSUMER]));
+}
+
+/// The rate of an operation is changed while it sends; a word that is none is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_is_changed() {
+    let bench = Bench::with((0..3).map(letter).collect()).await;
+    let replay = ["replay", "--all", "--yes", "--rate", "1/h"];
+    let id = bench.run(&replay).ok().out.trim().to_owned();
+    let ran = bench.run(&["op", "rate", &id[..8], "50/s", "--note", "it holds"]).ok();
+    assert!(ran.out.contains("at most 50/s from now on"), "{}", ran.out);
+    let rate = || bench.run(&["op", "show", &id, "-o", "json"]).ok().json();
+    assert_eq!(rate()["operation"]["spec"]["pace"], "50/s");
+    assert!(bench.run(&["op", "show", &id]).ok().out.contains("at most 50/s"));
+    bench.run(&["op", "rate", &id, "none"]).ok();
+    assert_eq!(rate()["operation"]["spec"]["pace"], serde_json::Value::Null);
+    let wrong = bench.run(&["op", "rate", &id, "fast"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.err);
+    assert!(wrong.err.contains("or `none` for no limit"), "{}", wrong.err);
+    let audit = bench.run(&["audit", "--action", "rate", "--wide"]).ok().out;
+    assert!(audit.contains("rate=50/s") && audit.contains("it holds"), "{audit}");
+    bench.run(&["op", "cancel", &id]).ok();
+    let ended = bench.run(&["op", "rate", &id, "50/s"]);
+    assert_eq!(ended.code, 2, "{}", ended.err);
+    assert!(ended.err.contains("it is cancelled"), "{}", ended.err);
 }
 
 /// What another operation has is told from what cannot be sent.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::{
     Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, CheckLimits,
     Claim, ClaimRequest, ClaimToken, Claims, Cleaned, Cleanup, Control, Dispatch, Dispatched, Due,
-    Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, ItemPage,
-    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, Presence,
+    Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, Hours, ItemPage,
+    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Pace, Plan, Presence,
     ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, TakeRequest, Takes,
 };
 use crate::{
@@ -71,6 +71,7 @@ mirror!(Letters as DynLetters for BoxStore, BoxLetters {
     fn count(filter: Filter) -> u64;
     fn groups(filter: Filter, limit: u32) -> Vec<Group>;
     fn stats(filter: Filter) -> Stats;
+    fn hours(filter: Filter, since: Timestamp, hours: u32) -> Hours;
 });
 
 mirror!(Claims as DynClaims for BoxStore {
@@ -91,6 +92,7 @@ mirror!(Operations as DynOperations for BoxStore {
     fn operations(limit: u32) -> Vec<Operation>;
     fn items(id: OperationId, after: u64, limit: u32) -> ItemPage;
     fn control(id: OperationId, control: Control, by: Actor) -> Operation;
+    fn set_pace(id: OperationId, pace: Option<Pace>, by: Actor) -> Operation;
 });
 
 mirror!(Dispatch as DynDispatch for BoxStore {

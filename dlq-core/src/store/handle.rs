@@ -3,16 +3,17 @@ use std::time::Duration;
 
 use super::{
     Actor, ArchiveFilter, ArchivePage, ArchiveRequest, BoxStore, Cleaned, Cleanup, Control, Edit,
-    Group, GroupKey, GroupRecord, GroupUpdate, Health, HealthThresholds, ItemPage, Letters as _,
-    Maintenance as _, Mark, Marked, Operation, OperationSpec, Operations as _, Plan, Presence,
-    Receipt, Selection, Sink as _, Stats, Store, Triage, TriagedGroup,
+    Group, GroupKey, GroupRecord, GroupUpdate, Health, HealthThresholds, Hours, ItemPage,
+    Letters as _, Maintenance as _, Mark, Marked, Operation, OperationSpec, OperationState,
+    Operations as _, Pace, Plan, Presence, Receipt, Selection, Sink as _, Stats, Store, Triage,
+    TriagedGroup,
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::outbox::{Dispatcher, Outboxes};
 use crate::search::{Search, SearchPage, SearchRequest};
 use crate::{
-    DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Page, PageRequest, StoreError,
-    StoreErrorKind, Timestamp,
+    DeadLetter, Filter, LetterId, LetterSummary, OperationId, Order, Page, PageRequest, Status,
+    StoreError, StoreErrorKind, Timestamp,
 };
 
 /// The dead letters of a deployment: the one handle through which programs use a store. Cheap to clone.
@@ -253,6 +254,53 @@ impl DeadLetters {
         self.store.consumers().await
     }
 
+    /// Returns the consumers that letters of this replay would wait for: those of which no process was heard of lately, in
+    /// the order of their names. None if it sends letters to a broker.
+    ///
+    /// A consumer of an earlier version is never heard of, so this is a reason to look, and none to refuse.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn unattended_by(&self, spec: &OperationSpec) -> Result<Vec<String>, StoreError> {
+        let mut filter = spec.filter.clone();
+        let has_pending = filter.statuses.is_empty() || filter.statuses.contains(&Status::Pending);
+        if !spec.target.is_handler() || !has_pending {
+            return Ok(Vec::new());
+        }
+        filter.statuses = vec![Status::Pending];
+        self.unattended(filter).await
+    }
+
+    /// Returns the consumers that letters of this operation wait for, as [`unattended_by`](Self::unattended_by) does. None if
+    /// it sends no letters to handlers now.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn unattended_in(&self, operation: &Operation) -> Result<Vec<String>, StoreError> {
+        let is_open = matches!(operation.state, OperationState::Canary | OperationState::Running);
+        if !is_open || !operation.spec.target.is_handler() {
+            return Ok(Vec::new());
+        }
+        let mut filter = Filter::new();
+        filter.operation = Some(operation.id);
+        self.unattended(filter).await
+    }
+
+    /// Returns the consumers of the unresolved letters that match, without those that were heard of lately.
+    async fn unattended(&self, filter: Filter) -> Result<Vec<String>, StoreError> {
+        let stats = self.store.stats(filter).await?;
+        if stats.by_consumer.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (present, now) = self.store.consumers().await?;
+        let alive = present.iter().filter(|it| it.is_alive(now));
+        let alive: HashSet<_> = alive.map(|it| it.heartbeat.consumer.as_str()).collect();
+        let consumers = stats.by_consumer.into_iter().filter(|(_, letters)| *letters > 0);
+        Ok(consumers.map(|(name, _)| name).filter(|name| !alive.contains(name.as_str())).collect())
+    }
+
     /// Counts over the letters that match.
     ///
     /// # Errors
@@ -260,6 +308,15 @@ impl DeadLetters {
     /// When the store does not answer.
     pub async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
         self.store.stats(filter).await
+    }
+
+    /// Counts the letters that match hour by hour, so many hours until now; see [`Letters::hours`](super::Letters::hours).
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    pub async fn hours(&self, filter: Filter, hours: u32) -> Result<Hours, StoreError> {
+        self.store.hours(filter, Hours::ending_at(self.clock.now(), hours), hours).await
     }
 
     /// Returns what a replay would do, without doing it.
@@ -348,6 +405,20 @@ impl DeadLetters {
         by: Actor,
     ) -> Result<Operation, StoreError> {
         self.store.control(id, control, by).await
+    }
+
+    /// Sets how fast an operation sends from now on; `None` for no limit.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such operation, `Conflict` when it has ended.
+    pub async fn set_pace(
+        &self,
+        id: OperationId,
+        pace: Option<Pace>,
+        by: Actor,
+    ) -> Result<Operation, StoreError> {
+        self.store.set_pace(id, pace, by).await
     }
 
     /// Sets letters aside until they are released.

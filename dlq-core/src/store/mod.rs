@@ -24,6 +24,7 @@ mod due;
 mod edit;
 mod erased;
 mod handle;
+mod hours;
 mod maintenance;
 mod migration;
 mod operation;
@@ -47,6 +48,7 @@ pub use due::Due;
 pub use edit::{Amended, Edit, EditError, Hands};
 pub use erased::{BoxLetters, BoxSink, BoxStore};
 pub use handle::DeadLetters;
+pub use hours::Hours;
 pub use maintenance::{Cleaned, Cleanup, Mark, Marked};
 pub use migration::{Migration, MigrationStep};
 pub use operation::{
@@ -197,6 +199,20 @@ pub trait Letters: fmt::Debug + Send + Sync + 'static {
 
     /// Counts by status, subject, reason, cause, class and consumer of the letters that match.
     fn stats(&self, filter: Filter) -> impl Future<Output = Result<Stats, StoreError>> + Send;
+
+    /// Counts the letters that match hour by hour, by when they were stored, and by when those that are resolved came to be so.
+    /// `since` begins the first of so many hours, of which at most [`Hours::MOST`] are counted.
+    ///
+    /// A letter that was resolved and is deleted, or has come back, counts as resolved no more. By default letters are listed
+    /// for it; a store that can count answers sooner.
+    fn hours(
+        &self,
+        filter: Filter,
+        since: Timestamp,
+        hours: u32,
+    ) -> impl Future<Output = Result<Hours, StoreError>> + Send {
+        hours::walk(self, filter, since, hours)
+    }
 }
 
 /// Hands letters out, one owner at a time.
@@ -355,6 +371,21 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
         &self,
         id: crate::OperationId,
         control: Control,
+        by: Actor,
+    ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
+
+    /// Sets how fast an operation sends from now on; `None` for no limit. Whoever sends its letters keeps to it from the next
+    /// letters that it takes. The same rate again changes nothing, and gets no entry in the audit.
+    ///
+    /// The rate is written in one step, together with the time of the next release.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no such operation; `Conflict` when it has ended.
+    fn set_pace(
+        &self,
+        id: crate::OperationId,
+        pace: Option<Pace>,
         by: Actor,
     ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
 }

@@ -244,6 +244,15 @@ impl Pace {
         if count == 0 { None } else { Some(Self { count, per: Duration::from_secs(1) }) }
     }
 
+    /// Reads a rate, or `none`: no limit.
+    ///
+    /// # Errors
+    ///
+    /// When the text is neither.
+    pub fn or_none(text: &str) -> Result<Option<Self>, InvalidPace> {
+        if text.trim() == "none" { Ok(None) } else { text.parse().map(Some) }
+    }
+
     /// The time between two letters.
     #[must_use]
     pub fn interval(self) -> Duration {
@@ -515,6 +524,35 @@ impl Operation {
         if self.spec.target.is_handler() { self.next_chance(now) } else { None }
     }
 
+    /// Returns when the last queued letter may be released, by the rate alone; `None` without a rate, and if none may be
+    /// released now.
+    #[must_use]
+    pub fn estimated_end(&self, now: Timestamp) -> Option<Timestamp> {
+        let queued = self.progress.with_outcome(ItemOutcome::Queued);
+        let is_open = matches!(self.state, OperationState::Canary | OperationState::Running);
+        let pace = self.spec.pace.filter(|_| is_open && queued > 0)?;
+        let rest = nanos(pace.interval().as_nanos().saturating_mul(u128::from(queued - 1)));
+        Some(self.next_release.max(now).after(rest))
+    }
+
+    /// Returns when the next letter may be released if the rate is `pace` from `now` on.
+    ///
+    /// The last release keeps its time, and the next one follows it by the new interval: who changes the rate often sends no
+    /// more than the fastest of the rates allows.
+    #[must_use]
+    pub fn next_release_at(&self, pace: Option<Pace>, now: Timestamp) -> Timestamp {
+        match (self.spec.pace, pace) {
+            (_, None) => self.next_release.min(now),
+            // Without a rate no time is kept.
+            (None, Some(_)) => self.next_release.max(now),
+            // The first letter follows none.
+            (Some(_), Some(_)) if self.progress.sent() == 0 => self.next_release,
+            (Some(old), Some(new)) => {
+                self.next_release.before(old.interval()).after(new.interval())
+            }
+        }
+    }
+
     /// The state that `control` leads to; the present one when there is nothing to change, `None` when the operation
     /// has ended and cannot be steered that way. Pure; every store asks it.
     ///
@@ -642,6 +680,13 @@ mod tests {
 
     /// However late and however often it is asked.
     #[test]
+    fn no_limit_is_said_in_a_word() {
+        assert_eq!(Pace::or_none("none"), Ok(None));
+        assert_eq!(Pace::or_none("50/s"), Ok(Pace::per_second(50)));
+        assert!(Pace::or_none("").is_err() && Pace::or_none("0/s").is_err());
+    }
+
+    #[test]
     fn no_second_sees_more_letters_than_the_rate_and_a_tenth() {
         for (rate, step) in [(200, 5), (200, 1), (200, 130), (200, 700), (7, 40), (1_000, 3)] {
             let pace = Pace::per_second(rate).unwrap();
@@ -679,6 +724,37 @@ mod tests {
                 by_outcome: outcomes.iter().copied().collect(),
             },
         }
+    }
+
+    #[test]
+    fn who_changes_the_rate_often_sends_no_faster_than_the_fastest() {
+        let mut running = operation(OperationState::Running, &[(ItemOutcome::Queued, 100_000)]);
+        running.spec.pace = "10/s".parse().ok();
+        let mut sent = 0;
+        for now in 0..10_000 {
+            let advance = running.advance(at(now), u64::MAX);
+            running.next_release = advance.next_release;
+            sent += advance.release;
+            running.progress.by_outcome =
+                [(ItemOutcome::Queued, 100_000 - sent), (ItemOutcome::Succeeded, sent)].into();
+            let other = if now % 2 == 0 { "1/h" } else { "10/s" }.parse().ok();
+            running.next_release = running.next_release_at(other, at(now));
+            running.spec.pace = other;
+        }
+        assert!((90..=101).contains(&sent), "{sent} in ten seconds");
+        assert!(running.next_release_at(None, at(0)) <= at(0));
+    }
+
+    #[test]
+    fn the_end_follows_from_the_rate() {
+        let mut running = operation(OperationState::Running, &[(ItemOutcome::Queued, 21)]);
+        assert_eq!(running.estimated_end(at(0)), None);
+        running.spec.pace = "10/s".parse().ok();
+        assert_eq!(running.estimated_end(at(500)), Some(at(2_500)));
+        running.next_release = at(600);
+        assert_eq!(running.estimated_end(at(500)), Some(at(2_600)));
+        running.state = OperationState::Paused;
+        assert_eq!(running.estimated_end(at(500)), None);
     }
 
     #[test]

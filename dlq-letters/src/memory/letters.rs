@@ -1,5 +1,5 @@
-use dlq_core::store::{Group, Letters, Stats, reading};
-use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError};
+use dlq_core::store::{Group, Hours, Letters, Stats, reading};
+use dlq_core::{DeadLetter, Filter, LetterId, Page, PageRequest, StoreError, Timestamp};
 
 use super::MemoryStore;
 
@@ -34,5 +34,16 @@ impl Letters for MemoryStore {
 
     async fn stats(&self, filter: Filter) -> Result<Stats, StoreError> {
         Ok(reading::stats(self.world().matching(&filter)))
+    }
+
+    async fn hours(
+        &self,
+        filter: Filter,
+        since: Timestamp,
+        hours: u32,
+    ) -> Result<Hours, StoreError> {
+        let mut found = Hours::new(since, hours);
+        self.world().matching(&filter).for_each(|letter| found.add(&letter.state));
+        Ok(found)
     }
 }

@@ -21,7 +21,7 @@ pub(crate) use dispatch::{Record, Succeed, Take};
 pub(crate) use hold::{EndClaims, Extend};
 pub(crate) use log::{Add, Carry, Forget};
 pub(crate) use maintenance::{DeletePage, EditLetter, Entry, MarkPage, Step};
-pub(crate) use operate::{Begun, Freeze, Start, Steer, Withdraw, unknown};
+pub(crate) use operate::{Begun, Freeze, SetPace, Start, Steer, Withdraw, unknown};
 pub(crate) use presence::{Beat, Present, SignOff};
 pub(crate) use put::{Enqueue, Put, Restore};
 pub(crate) use schedule::{RunSchedule, Scheduled};

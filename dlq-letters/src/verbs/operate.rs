@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dlq_core::store::{
     Actor, AuditEntry, Control, ItemOutcome, Operation, OperationItem, OperationSpec,
-    OperationState, Progress, rules,
+    OperationState, Pace, Progress, rules,
 };
 use dlq_core::{OperationId, Status, StoreError, StoreErrorKind};
 
@@ -146,6 +146,49 @@ impl Verb for Steer {
         rows.steer(self.operation, state);
         note_control(rows, self.operation, self.control, &self.by, 0);
         present(rows, self.operation, STEER)
+    }
+}
+
+/// Sets how fast an operation sends, and nothing of its letters.
+#[derive(Debug)]
+pub(crate) struct SetPace {
+    pub(crate) operation: OperationId,
+    pub(crate) pace: Option<Pace>,
+    pub(crate) by: Actor,
+}
+
+impl SetPace {
+    const DURING: &str = "set the rate of the operation";
+}
+
+impl Verb for SetPace {
+    type Output = Operation;
+    // The audit would have two entries.
+    const ONCE: bool = true;
+
+    fn needs(&self, needs: &mut Needs) {
+        needs.operations.insert(self.operation);
+    }
+
+    fn decide(&self, rows: &mut Rows) -> Result<Self::Output, Stop> {
+        let operation = present(rows, self.operation, Self::DURING)?;
+        if operation.state.is_final() {
+            let why = format!("it is {} and sends nothing any more", operation.state);
+            let error = StoreError::new(StoreErrorKind::Conflict, Self::DURING);
+            return Err(error.with_detail(why).into());
+        }
+        if operation.spec.pace == self.pace {
+            return Ok(operation);
+        }
+        let next = operation.next_release_at(self.pace, rows.now());
+        let mut spec = operation.spec;
+        spec.pace = self.pace;
+        rows.respecify(self.operation, spec);
+        rows.set_next_release(self.operation, next);
+        let rate = self.pace.map_or_else(|| "none".to_owned(), |pace| pace.to_string());
+        let subject = serde_json::json!({ "operation": self.operation, "rate": rate });
+        rows.note_action(&self.by, "rate", subject.to_string(), 0, Some(self.operation));
+        present(rows, self.operation, Self::DURING)
     }
 }
 

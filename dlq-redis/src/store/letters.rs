@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::reading::{Stretch, cut, stretches};
-use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::store::{Group, Hours, Letters, Stats};
 use dlq_core::{
     Cursor, DeadLetter, Filter, LetterId, LetterSummary, Order, Page, PageRequest, Status,
     StoreError, Timestamp,
@@ -9,6 +9,7 @@ use dlq_core::{
 use dlq_letters::Depth;
 use futures_util::future::{try_join, try_join_all};
 
+use super::codec::StoredRow;
 use super::counts::{Kind, is_counted};
 use super::fault::{During as _, Result};
 use super::names;
@@ -78,6 +79,15 @@ impl Letters for RedisStore {
     async fn stats(&self, filter: Filter) -> std::result::Result<Stats, StoreError> {
         self.inner.stats(&filter).await.during("count letters")
     }
+
+    async fn hours(
+        &self,
+        filter: Filter,
+        since: Timestamp,
+        hours: u32,
+    ) -> std::result::Result<Hours, StoreError> {
+        self.inner.hours(&filter, Hours::new(since, hours)).await.during("count letters by hour")
+    }
 }
 
 impl Inner {
@@ -120,7 +130,7 @@ impl Inner {
             let stroll = Stroll { order, after, upto: None };
             let want = most - letters.len();
             let found = search.find(&self.link, stroll, want, Depth::Head, |_| true).await?;
-            letters.extend(found.iter().map(super::codec::StoredRow::summary));
+            letters.extend(found.iter().map(StoredRow::summary));
             if letters.len() == most {
                 break;
             }
@@ -181,6 +191,19 @@ impl Inner {
         Ok(stats)
     }
 
+    async fn hours(&self, filter: &Filter, mut hours: Hours) -> Result<Hours> {
+        let search = Search::plan(&self.link, &hours.stored(filter)).await?;
+        let add = |found: StoredRow| hours.add_stored(found.row.letter.state.created_at, 1);
+        search.visit(&self.link, add).await?;
+        // There is no index by the time of a resolution, so every letter that is resolved is looked at.
+        if let Some(filter) = Hours::resolved(filter) {
+            let search = Search::plan(&self.link, &filter).await?;
+            let add = |found: StoredRow| hours.add_resolved(found.row.letter.state.updated_at, 1);
+            search.visit(&self.link, add).await?;
+        }
+        Ok(hours)
+    }
+
     /// When the first and the last letter of each of these statuses were stored.
     async fn edges(
         &self,
@@ -226,7 +249,7 @@ impl Inner {
         let place = |letter: &LetterSummary| (letter.state.created_at, letter.id);
         let mut seen: BTreeMap<_, Seen> = BTreeMap::new();
         let search = Search::plan(&self.link, filter).await?;
-        let add = |found: super::codec::StoredRow| {
+        let add = |found: StoredRow| {
             let letter = &found.row.letter;
             let (key, at) =
                 ((letter.fingerprint, letter.consumer.clone()), letter.state.created_at);

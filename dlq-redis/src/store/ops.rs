@@ -14,7 +14,10 @@ use super::fault::{Fault, Result};
 use super::names::Bytes;
 use super::scripts::{array, bytes, parts};
 
-/// The part of an operation that never changes.
+/// The field with the [`Fixed`] part of an operation.
+pub(super) const FIXED: &[u8] = b"b";
+
+/// The part of an operation that hardly ever changes.
 #[derive(Serialize, Deserialize)]
 struct Fixed {
     spec: OperationSpec,
@@ -32,12 +35,16 @@ pub(super) struct Stored {
     pub(super) steering: Bytes,
 }
 
+/// The value of the field [`FIXED`].
+pub(super) fn fixed(operation: &Operation) -> Bytes {
+    let Operation { spec, by, created_at, .. } = operation;
+    json(&Fixed { spec: spec.clone(), by: by.clone(), created: *created_at })
+}
+
 /// The fields of an operation that is new, but its versions.
 pub(super) fn fields(operation: &Operation) -> Vec<(Bytes, Bytes)> {
-    let Operation { spec, by, created_at, .. } = operation;
-    let fixed = Fixed { spec: spec.clone(), by: by.clone(), created: *created_at };
     let mut fields = vec![
-        (b"b".to_vec(), json(&fixed)),
+        (FIXED.to_vec(), fixed(operation)),
         (b"s".to_vec(), operation.state.to_string().into_bytes()),
         (b"n".to_vec(), nanos(operation.next_release)),
         (b"u".to_vec(), nanos(operation.updated_at)),

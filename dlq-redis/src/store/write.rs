@@ -327,8 +327,14 @@ impl Commit<'_> {
         // version as it is, since they change with every letter.
         let steers = change.state.is_some()
             || change.next_release.is_some()
+            || change.spec.is_some()
             || change.total > 0
             || is_canary;
+        if let (Some(spec), Some(stored)) = (&change.spec, stored) {
+            let fixed = ops::fixed(&Operation { spec: spec.clone(), ..stored.operation.clone() });
+            let key = self.names.operation(id);
+            self.write(&[b"HSET", key.as_bytes(), ops::FIXED, &fixed]);
+        }
         let next = change.next_release.map(nanos).unwrap_or_default();
         let mut counts: Vec<(Bytes, i64)> = Vec::new();
         if change.total > 0 {

@@ -1,12 +1,13 @@
 use std::collections::HashMap;
 
 use dlq_core::store::reading::{Stretch, cut, stretches};
-use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::store::{Group, Hours, Letters, Stats};
 use dlq_core::{
     DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest, Status,
     StoreError, Timestamp,
 };
 use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
 use super::call::attempt;
@@ -99,6 +100,51 @@ impl Letters for PostgresStore {
         }
         Ok(stats)
     }
+
+    async fn hours(
+        &self,
+        filter: Filter,
+        since: Timestamp,
+        hours: u32,
+    ) -> std::result::Result<Hours, StoreError> {
+        attempt!(self, conn => by_hour(conn, self.names(), &filter, since, hours))
+            .during("count letters by hour")
+    }
+}
+
+async fn by_hour(
+    conn: &mut PgConnection,
+    names: &Names,
+    filter: &Filter,
+    since: Timestamp,
+    hours: u32,
+) -> Result<Hours> {
+    let mut found = Hours::new(since, hours);
+    let until = found.until();
+    let counted = |column: &str| {
+        let query = Query::new(format!("SELECT floor(extract(epoch FROM t.{column} - "));
+        let rest = format!(") / 3600)::bigint, count(*) FROM {} t WHERE ", names.letters);
+        query.bind(since).push(&rest)
+    };
+    let read = |record: &PgRow| {
+        let mut fields = Fields::of(record);
+        Ok((fields.int()?, fields.unsigned()?))
+    };
+    let stored = counted("created_at").filter(&found.stored(filter)).push(" AND t.created_at < ");
+    let stored = stored.bind(until).push(" GROUP BY 1");
+    for (hour, letters) in stored.all(&mut *conn, read).await? {
+        found.add_stored_in(hour, letters);
+    }
+    if let Some(filter) = Hours::resolved(filter) {
+        // Said in words, since an index of a condition may be used for no bound value.
+        let resolved = counted("updated_at").filter(&filter);
+        let resolved = resolved.push(" AND t.status = 'resolved' AND t.updated_at >= ").bind(since);
+        let resolved = resolved.push(" AND t.updated_at < ").bind(until).push(" GROUP BY 1");
+        for (hour, letters) in resolved.all(conn, read).await? {
+            found.add_resolved_in(hour, letters);
+        }
+    }
+    Ok(found)
 }
 
 async fn list(

@@ -284,6 +284,18 @@ impl Step<'_> {
             );
             update.run(self.conn()).await?;
         }
+        // Apart, since a specification can be long and hardly ever changes.
+        let mut batch = Batch::default();
+        for (id, spec) in changes.iter().filter_map(|(id, it)| Some((id, it.spec.as_ref()?))) {
+            let row = batch.row();
+            row.bytes(Some(id.as_bytes()))?;
+            row.json(values::json(spec))?;
+        }
+        if batch.width() > 0 {
+            let sql = format!("UPDATE {} o SET spec = u.spec FROM ", self.names().operations);
+            let update = Query::new(sql).batch(batch)?.push(" AS u (id, spec) WHERE o.id = u.id");
+            update.run(self.conn()).await?;
+        }
         Ok(())
     }
 }

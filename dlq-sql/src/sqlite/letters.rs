@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use dlq_core::store::reading::{Stretch, cut, stretches};
-use dlq_core::store::{Group, Letters, Stats};
+use dlq_core::store::{Group, Hours, Letters, Stats};
 use dlq_core::{
     DeadLetter, Filter, Fingerprint, LetterId, LetterSummary, Order, Page, PageRequest, Status,
     StoreError, Timestamp,
@@ -95,6 +95,17 @@ impl Letters for SqliteStore {
     async fn stats(&self, filter: Filter) -> std::result::Result<Stats, StoreError> {
         let stats = move |conn: &Connection, names: &Names| stats(conn, names, &filter);
         self.read(stats).await.during("count letters")
+    }
+
+    async fn hours(
+        &self,
+        filter: Filter,
+        since: Timestamp,
+        hours: u32,
+    ) -> std::result::Result<Hours, StoreError> {
+        let count =
+            move |conn: &Connection, names: &Names| by_hour(conn, names, &filter, since, hours);
+        self.read(count).await.during("count letters by hour")
     }
 }
 
@@ -254,6 +265,40 @@ fn stats(conn: &Connection, names: &Names, filter: &Filter) -> Result<Stats> {
         }
     }
     Ok(stats)
+}
+
+fn by_hour(
+    conn: &Connection,
+    names: &Names,
+    filter: &Filter,
+    since: Timestamp,
+    hours: u32,
+) -> Result<Hours> {
+    const HOUR: u128 = Hours::HOUR.as_nanos();
+    let mut found = Hours::new(since, hours);
+    let until = found.until();
+    let counted = |column: &str| {
+        let query = Query::new(format!("SELECT (t.{column} - ")).bind(since);
+        query.push(&format!(") / {HOUR}, count(*) FROM {} t WHERE ", names.letters))
+    };
+    let read = |row: &rusqlite::Row<'_>| {
+        let mut fields = Fields::after(row, 0);
+        Ok((fields.next::<i64>()?, i64::cast_unsigned(fields.next()?)))
+    };
+    let stored = counted("created_at").filter(&found.stored(filter)).push(" AND t.created_at < ");
+    for (hour, letters) in stored.bind(until).push(" GROUP BY 1").all(conn, read)? {
+        found.add_stored_in(hour, letters);
+    }
+    if let Some(filter) = Hours::resolved(filter) {
+        // Said in words, since an index of a condition is used for no bound value.
+        let resolved = counted("updated_at").filter(&filter);
+        let resolved = resolved.push(" AND t.status = 'resolved' AND t.updated_at >= ").bind(since);
+        let resolved = resolved.push(" AND t.updated_at < ").bind(until).push(" GROUP BY 1");
+        for (hour, letters) in resolved.all(conn, read)? {
+            found.add_resolved_in(hour, letters);
+        }
+    }
+    Ok(found)
 }
 
 /// When the first letter of this status that matches was stored, in ascending or descending order.

@@ -319,6 +319,11 @@ impl<'r, 'c> Writer<'r, 'c> {
             .bind(values::json(&operation.progress.by_outcome))?
             .bind(operation.id.as_bytes())?;
         statement.raw_execute()?;
+        if change.spec.is_some() {
+            let sql = format!("UPDATE {} SET spec = ?1 WHERE id = ?2", self.names.operations);
+            let binds = (values::json(&operation.spec), operation.id.as_bytes());
+            self.conn.prepare_cached(&sql)?.execute(binds)?;
+        }
         Ok(())
     }
 

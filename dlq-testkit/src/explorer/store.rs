@@ -5,7 +5,7 @@ use dlq_core::store::{
     Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, CheckLimits,
     Claim, ClaimRequest, ClaimToken, Claims, Cleaned, Cleanup, Control, Dispatch, Dispatched, Due,
     Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, ItemPage,
-    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, Presence,
+    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Pace, Plan, Presence,
     ProcessedEvent, Receipt, ScheduleRun, Selection, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
@@ -242,6 +242,7 @@ passed_on! { Operations:
     operations(limit: u32) -> Vec<Operation>;
     items(id: OperationId, after: u64, limit: u32) -> ItemPage;
     control(id: OperationId, control: Control, by: Actor) -> Operation;
+    set_pace(id: OperationId, pace: Option<Pace>, by: Actor) -> Operation;
 }
 
 passed_on! { Dispatch:

@@ -6,7 +6,7 @@ use dlq_core::store::{
     Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, CheckLimits,
     Claim, ClaimRequest, ClaimToken, Claims, Cleaned, Cleanup, Control, Dispatch, Dispatched, Due,
     Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, ItemPage,
-    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Plan, Presence,
+    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Pace, Plan, Presence,
     ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
@@ -255,6 +255,15 @@ impl<S: Store> Operations for FaultyStore<S> {
             return Ok(operation);
         }
         self.inner.control(id, control, by).await
+    }
+
+    async fn set_pace(
+        &self,
+        id: OperationId,
+        pace: Option<Pace>,
+        by: Actor,
+    ) -> Result<Operation, StoreError> {
+        self.inner.set_pace(id, pace, by).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dlq_core::store::{
     ClaimToken, Cluster, Control, Dispatched, Finished, FormerSender, ItemOutcome, Mark, Operation,
-    OperationSpec, OperationState, Selection, TakeRequest, Taken, Takes, Target,
+    OperationSpec, OperationState, Pace, Selection, TakeRequest, Taken, Takes, Target,
 };
 use dlq_core::{Filter, LetterId, OperationId, Reason, Status, StoreErrorKind};
 
@@ -165,6 +165,29 @@ pub async fn a_pause_leaves_what_is_on_its_way<F: StoreFixture>(check: Check<F>)
     assert_eq!(check.record(lapsed[0].token, Dispatched::Later).await, Finished::Applied);
     use ItemOutcome::Queued;
     assert_eq!(check.outcomes(&operation).await, [Queued, Queued]);
+}
+
+/// Whoever sends keeps to a rate that is changed meanwhile, from the next letters on.
+pub async fn a_sender_keeps_to_a_rate_that_is_changed<F: StoreFixture>(check: Check<F>) {
+    check.bury(4).await;
+    let slow: Pace = "1/h".parse().expect("it is a rate");
+    let operation = check.start(to_origin().pace(slow)).await;
+    let send = async || {
+        let takes = check.take_as(&operation, 9, "first").await;
+        for taken in &takes.letters {
+            assert_eq!(check.record(taken.token, CONFIRMED).await, Finished::Applied);
+        }
+        (takes.letters.len(), takes.wait)
+    };
+    assert_eq!(send().await.0, 1, "the first goes at once");
+    let (sent, wait) = send().await;
+    assert!(sent == 0 && wait > Some(Duration::from_secs(3_000)), "{wait:?}");
+    check.set_pace(&operation, Pace::per_second(100)).await;
+    let (sent, wait) = send().await;
+    assert!(wait < Some(Duration::from_secs(1)), "{wait:?}");
+    check.set_pace(&operation, None).await;
+    assert_eq!(send().await.0, 3 - sent);
+    assert_eq!(check.operation(&operation).await.state, OperationState::Completed);
 }
 
 /// A cancel takes back what nobody has taken; what was on its way ends as it ends.

@@ -85,6 +85,7 @@ macro_rules! store_conformance {
                 statistics_count_by_every_dimension,
                 counts_follow_every_change,
                 the_oldest_is_the_oldest_that_is_left,
+                letters_are_counted_by_hour,
                 a_count_is_never_capped,
                 groups_gather_what_failed_alike,
                 groups_have_a_total_order;
@@ -180,6 +181,8 @@ macro_rules! store_conformance {
                 a_rate_is_kept,
                 a_rate_does_not_save_up,
                 a_rate_is_not_used_up_in_vain,
+                a_rate_can_be_changed,
+                a_rate_is_set_once,
                 the_next_release_can_be_waited_for;
             schedules:
                 a_disabled_schedule_never_runs,
@@ -332,6 +335,7 @@ macro_rules! store_conformance {
                 what_was_not_taken_is_queued_again,
                 g3_a_lapsed_letter_names_its_sender,
                 a_pause_leaves_what_is_on_its_way,
+                a_sender_keeps_to_a_rate_that_is_changed,
                 a_cancel_leaves_what_is_on_its_way,
                 g6_a_death_before_the_record_counts_the_send,
                 a_death_after_the_record_is_failed_again,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dlq_core::store::{
-    Control, Finish, Finished, ItemOutcome, Mark, Operation, OperationSpec, OperationState,
+    Control, Finish, Finished, ItemOutcome, Mark, Operation, OperationSpec, OperationState, Pace,
     Progress, Target,
 };
 use dlq_core::{Filter, LetterId, OperationId, Order, Reason, Status, StoreErrorKind};
@@ -508,5 +508,9 @@ pub async fn a_target_is_served_or_refused<F: StoreFixture>(check: Check<F>) {
 impl<F: StoreFixture> Check<F> {
     pub(super) async fn control(&self, operation: &Operation, control: Control) -> Operation {
         self.store.control(operation.id, control, by()).await.expect("control answers")
+    }
+
+    pub(super) async fn set_pace(&self, operation: &Operation, pace: Option<Pace>) -> Operation {
+        self.store.set_pace(operation.id, pace, by()).await.expect("set_pace answers")
     }
 }

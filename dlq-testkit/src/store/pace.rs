@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
-use dlq_core::Filter;
-use dlq_core::store::{Control, ItemOutcome, Mark, OperationSpec, OperationState, Pace};
+use dlq_core::store::{
+    AuditRequest, Control, ItemOutcome, Mark, OperationSpec, OperationState, Pace,
+};
+use dlq_core::{Filter, OperationId, StoreErrorKind};
 
+use super::check::by;
 use super::check::powers::*;
 use super::{Check, StoreFixture};
 use crate::fixtures::CONSUMER;
+
+fn all() -> OperationSpec {
+    OperationSpec::replay(Filter::new())
+}
 
 fn canary(count: u32) -> OperationSpec {
     OperationSpec::replay(Filter::new()).canary(count)
@@ -152,6 +159,73 @@ pub async fn a_rate_is_not_used_up_in_vain<F: StoreFixture>(check: Check<F>) {
     let audit = || dlq_core::store::ClaimRequest::due(["audit.write"], 100, check.lease());
     assert_eq!(check.claim_by(audit()).await.len(), 7);
     assert!(check.claim_by(audit()).await.is_empty());
+}
+
+/// The rate of an operation that sends can be changed, and taken away. The next letters keep to it, and whoever waits for
+/// one is told.
+pub async fn a_rate_can_be_changed<F: StoreFixture>(check: Check<F>) {
+    check.bury(30).await;
+    let slow: Pace = "1/h".parse().expect("it is a rate");
+    let operation = check.start(all().pace(slow)).await;
+    assert_eq!(run_all(&check).await, 1, "the first goes at once");
+    assert_eq!(run_all(&check).await, 0);
+    let fast = Pace::per_second(100).expect("it is above zero");
+    let set = check.set_pace(&operation, Some(fast)).await;
+    assert_eq!((set.spec.pace, &set.spec.filter), (Some(fast), &operation.spec.filter));
+    assert_eq!(check.operation(&operation).await, set);
+    check.pass(Duration::from_millis(10)).await;
+    let next = check.store.next_due(vec![CONSUMER.to_owned()]).await.expect("next_due answers");
+    let soon = check.now().after(Duration::from_secs(60));
+    assert!(next.is_some_and(|at| at < soon), "nobody waits for the hour to end");
+    let claimed = run_all(&check).await;
+    // More time may have passed than was waited for.
+    assert!(claimed == 1 || claimed > 1 && !check.controls_time(), "{claimed}");
+    check.set_pace(&operation, Some(slow)).await;
+    check.pass(Duration::from_millis(100)).await;
+    assert_eq!(run_all(&check).await, 0);
+    check.set_pace(&operation, None).await;
+    assert_eq!(run_all(&check).await, 29 - claimed);
+    assert_eq!(check.operation(&operation).await.state, OperationState::Completed);
+}
+
+/// Claims what it is given, and handles it, so that no lease can end while the check goes on.
+async fn run_all<F: StoreFixture>(check: &Check<F>) -> usize {
+    let claims = check.claim(30).await;
+    for claim in &claims {
+        check.succeed(claim).await;
+    }
+    claims.len()
+}
+
+/// The same rate again changes nothing. An operation that has ended has no rate any more, and one that does not exist has none.
+pub async fn a_rate_is_set_once<F: StoreFixture>(check: Check<F>) {
+    check.bury(2).await;
+    let operation = check.start(all()).await;
+    check.control(&operation, Control::Pause).await;
+    let pace = Pace::per_second(5);
+    let set = check.set_pace(&operation, pace).await;
+    assert_eq!(set.state, OperationState::Paused);
+    check.tick().await;
+    assert_eq!(check.set_pace(&operation, pace).await, set);
+    check.set_pace(&operation, None).await;
+    let entries = check.store.audit(AuditRequest::latest(100).action("rate")).await;
+    let entries = entries.expect("audit answers");
+    let subjects: Vec<serde_json::Value> = entries
+        .iter()
+        .map(|entry| serde_json::from_str(&entry.subject).expect("it is JSON"))
+        .collect();
+    let rates: Vec<_> = subjects.iter().map(|subject| subject["rate"].as_str()).collect();
+    assert_eq!(rates, [Some("none"), Some("5/s")]);
+    assert!(entries.iter().all(|it| it.operation == Some(operation.id) && it.by == by()));
+    check.control(&operation, Control::Cancel).await;
+    let set = async |id, pace| {
+        let set = check.store.set_pace(id, pace, by()).await;
+        set.expect_err("it sends nothing").kind()
+    };
+    assert_eq!(set(operation.id, pace).await, StoreErrorKind::Conflict);
+    assert_eq!(set(operation.id, None).await, StoreErrorKind::Conflict);
+    let unknown = OperationId::from_bytes([9; 16]);
+    assert_eq!(set(unknown, pace).await, StoreErrorKind::NotFound);
 }
 
 /// A claimer is told when the rate allows the next letter.

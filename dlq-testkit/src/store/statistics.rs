@@ -1,8 +1,9 @@
 //! Counts, statistics and groups: exact, also after letters have changed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use dlq_core::store::{Mark, Stats};
+use dlq_core::store::{Hours, Mark, Stats};
 use dlq_core::{Filter, Fingerprint, Order, Status};
 
 use super::check::powers::*;
@@ -68,6 +69,43 @@ pub async fn the_oldest_is_the_oldest_that_is_left<F: StoreFixture>(check: Check
     assert!(after.oldest_unresolved > before.oldest_unresolved);
     check.delete(letters[0].id).await;
     assert!(recount(&check).await.oldest > before.oldest);
+}
+
+/// Letters are counted by the hour in which they were stored, and by that in which they were resolved.
+pub async fn letters_are_counted_by_hour<F: StoreFixture>(check: Check<F>) {
+    const HOURS: u32 = 5;
+    for n in 0..12 {
+        check.put_one(&varied(n)).await;
+        if check.controls_time() {
+            check.pass(Duration::from_secs(25 * 60)).await;
+        }
+    }
+    for n in [0, 7] {
+        check.mark(varied(n).id, Mark::Resolved).await;
+        check.pass(Duration::from_millis(2)).await;
+    }
+    let since = Hours::ending_at(check.now(), HOURS);
+    let listed = check.list(&Filter::new(), Order::OldestFirst, 100).await;
+    assert_eq!(listed.len(), 12);
+    let consumer = listed[7].consumer.clone();
+    let filters = [
+        Filter::new(),
+        Filter::new().with_status(Status::Resolved),
+        Filter::new().with_status(Status::Pending),
+        Filter::new().with_consumer(consumer.clone()),
+        Filter::new().since(listed[3].state.created_at),
+    ];
+    for filter in filters {
+        let mut expected = Hours::new(since, HOURS);
+        let listed = check.list(&filter, Order::OldestFirst, 100).await;
+        listed.iter().for_each(|letter| expected.add(&letter.state));
+        let found = check.store.hours(filter.clone(), since, HOURS).await.expect("hours answers");
+        assert_eq!(found, expected, "{filter:?}");
+    }
+    let all = check.store.hours(Filter::new(), since, HOURS).await.expect("hours answers");
+    let (stored, resolved): (u64, u64) = (all.stored.iter().sum(), all.resolved.iter().sum());
+    let is_known = check.controls_time();
+    assert!(resolved == 2 && (stored == 12 || is_known && stored < 12), "{all:?}");
 }
 
 /// A count is never capped by a page.

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlq_core::store::{
-    Actor, AuditEntry, AuditRequest, CheckLimits, Claim, ClaimRequest, ClaimToken, Claims, Cleanup,
-    Control, Dispatch, Dispatched, Due, Edit, Finish, Finished, Group, GroupKey, GroupRecord,
-    GroupUpdate, Heartbeat, ItemPage, Letters, Maintenance, Mark, Marked, Operation, OperationSpec,
-    Operations, Plan, Presence, ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats,
-    TakeRequest, Takes,
+    Actor, ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, CheckLimits,
+    Claim, ClaimRequest, ClaimToken, Claims, Cleaned, Cleanup, Control, Dispatch, Dispatched, Due,
+    Edit, Finish, Finished, Group, GroupKey, GroupRecord, GroupUpdate, Heartbeat, ItemPage,
+    Letters, Maintenance, Mark, Marked, Operation, OperationSpec, Operations, Pace, Plan, Presence,
+    ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, TakeRequest, Takes,
 };
 use dlq_core::{
     CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
@@ -186,6 +186,7 @@ delegate! {
         fn operations(limit: u32) -> Vec<Operation>;
         fn items(id: OperationId, after: u64, limit: u32) -> ItemPage;
         fn control(id: OperationId, control: Control, by: Actor) -> Operation;
+        fn set_pace(id: OperationId, pace: Option<Pace>, by: Actor) -> Operation;
     }
     Dispatch {
         fn take(request: TakeRequest) -> Takes;
@@ -195,7 +196,10 @@ delegate! {
     Maintenance {
         fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
         fn delete(selection: Selection, by: Actor) -> Marked;
-        fn cleanup(cleanup: Cleanup, by: Actor) -> u64;
+        fn delete_for_good(selection: Selection, by: Actor) -> Marked;
+        fn archived(request: ArchiveRequest) -> ArchivePage;
+        fn undelete(filter: ArchiveFilter, by: Actor) -> Marked;
+        fn cleanup(cleanup: Cleanup, by: Actor) -> Cleaned;
         fn edit(id: LetterId, edit: Edit, by: Actor) -> DeadLetter;
         fn restore(letters: Vec<DeadLetter>, by: Actor) -> Vec<Receipt>;
         fn audit(request: AuditRequest) -> Vec<AuditEntry>;
