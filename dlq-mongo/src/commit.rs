@@ -263,9 +263,13 @@ impl Db {
         if wrote.n == 1 {
             return Ok(true);
         }
-        // Either it is void, or an earlier try was carried out. One that is gone was applied and deleted.
-        let found = self.find_one(Coll::Commits, doc! { "_id": id }).await?;
-        Ok(found.is_none_or(|found| found.get_str("state").is_ok_and(|state| state == "done")))
+        // Either it is void, or an earlier try was carried out.
+        match self.find_one(Coll::Commits, doc! { "_id": id }).await? {
+            Some(found) => Ok(found.get_str("state").is_ok_and(|state| state == "done")),
+            // After an earlier try, others have applied it and deleted it. Otherwise others made it void, and it was swept
+            // while this process stood still.
+            None => Ok(wrote.is_repeated),
+        }
     }
 
     /// Writes everything of a commit that is done. May be done by several at once, and again.

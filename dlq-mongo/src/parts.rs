@@ -28,6 +28,9 @@ pub(crate) const INLINE: usize = 64 * 1024;
 /// Bytes of a piece.
 const PIECE: usize = 8 * 1024 * 1024;
 
+/// Number of old pieces that are looked at in one step.
+const SWEPT: i64 = 1_000;
+
 /// Fields of a letter's document that may refer to pieces.
 const REFERENCES: [&str; 2] = ["message_parts", "history_parts"];
 
@@ -213,9 +216,28 @@ impl Db {
 
     /// Deletes pieces that are older than `before` and that no letter or commit names. Returns how many.
     pub(crate) async fn sweep_parts(&self, before: Timestamp) -> Result<u64> {
-        let options = FindOptions::builder().projection(doc! { "of": 1_i32 }).limit(1_000).build();
-        let filter = doc! { "at": { "$lt": before.as_nanos() } };
-        let old = self.find(Coll::Parts, filter, options).await?;
+        let (mut swept, mut after) = (0, None);
+        loop {
+            let mut filter = doc! { "at": { "$lt": before.as_nanos() } };
+            // Pieces in use are old as well, so the walk goes on behind them: one page alone might hold nothing else for ever.
+            if let Some(after) = after {
+                filter.insert("_id", doc! { "$gt": after });
+            }
+            let options = FindOptions::builder().projection(doc! { "of": 1_i32 });
+            let options = options.sort(doc! { "_id": 1_i32 }).limit(SWEPT).build();
+            let old = self.find(Coll::Parts, filter, options).await?;
+            swept += self.sweep_unused(&old).await?;
+            after = old.last().and_then(|piece| piece.get("_id").cloned());
+            if after.is_none() || i64::try_from(old.len()).is_ok_and(|count| count < SWEPT) {
+                return Ok(swept);
+            }
+        }
+    }
+
+    /// Deletes those of these pieces that no letter or commit names. Returns how many.
+    async fn sweep_unused(&self, old: &[Document]) -> Result<u64> {
+        let commits: Vec<_> =
+            old.iter().filter_map(|piece| piece.get_object_id("of").ok()).collect();
         let of: HashSet<Vec<u8>> = old
             .iter()
             .filter_map(|piece| keys::bytes(piece.get("of")).map(<[u8]>::to_vec))
@@ -225,8 +247,15 @@ impl Db {
         let options = FindOptions::builder().projection(fields).build();
         let letters =
             self.find(Coll::Letters, doc! { "_id": { "$in": of.clone() } }, options).await?;
-        let used: HashSet<_> =
+        let mut used: HashSet<_> =
             letters.iter().flat_map(Reference::all).flat_map(Reference::pieces_of).collect();
+        // Whoever ends a commit that was left behind needs its steps, however old they are.
+        let options = FindOptions::builder().projection(doc! { "steps_parts": 1_i32 }).build();
+        let commits = doc! { "_id": { "$in": commits } };
+        for commit in self.find(Coll::Commits, commits, options).await? {
+            let steps = Reference::read(&commit, "steps_parts");
+            used.extend(steps.into_iter().flat_map(Reference::pieces_of));
+        }
         let unused = old.iter().filter_map(|piece| keys::bytes(piece.get("_id")));
         let unused: Vec<_> = unused.filter(|id| !used.contains(*id)).map(keys::binary).collect();
         if unused.is_empty() {

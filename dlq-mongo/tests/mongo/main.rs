@@ -8,6 +8,7 @@ mod faults;
 mod fixture;
 mod model;
 mod opening;
+mod pieces;
 mod proxy;
 mod race;
 mod trips;

@@ -170,3 +170,41 @@ async fn g1_what_its_owner_decides_meanwhile_is_written() {
     }
     assert!(decided > 0);
 }
+
+/// A commit that was made void and swept while its owner stood still has not happened: its owner claims anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g1_a_commit_that_was_swept_has_not_happened() {
+    if !available() {
+        return;
+    }
+    let at = locked_and_undecided().await;
+    let place = TestDatabase::fresh();
+    let direct = place.builder().commit_timeout(WAIT).open().await.unwrap();
+    direct.put((0..LETTERS.into()).map(letter).collect()).await.unwrap();
+    direct.start(OperationSpec::replay(Filter::new()), Actor::new("ana")).await.unwrap();
+    let proxy = Proxy::before(url()).await;
+    let url = proxy.url.replace("TimeoutMS=1000", "TimeoutMS=60000");
+    let slow = MongoStore::builder(url).database(&place.name).max_connections(2);
+    let slow = slow.commit_timeout(WAIT).migrate(false).open().await.unwrap();
+    proxy.trouble_after(at + 1, Trouble::Waits);
+    let mut claiming = JoinSet::new();
+    claiming.spawn(async move {
+        slow.claim(ClaimRequest::due(Vec::<String>::new(), LETTERS, LEASE)).await
+    });
+    while proxy.is_troubling() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let database = place.database().await;
+    let commits = database.collection::<Document>("dlq_commits");
+    let open = commits.find_one(doc! { "state": "open" }).await.unwrap();
+    assert!(open.is_some(), "its next command decides");
+    for name in ["dlq_letters", "dlq_operations"] {
+        let unlock = doc! { "$unset": { "lock": "" } };
+        database.collection::<Document>(name).update_many(doc! {}, unlock).await.unwrap();
+    }
+    commits.delete_many(doc! {}).await.unwrap();
+    proxy.go_on();
+    let claims = claiming.join_next().await.unwrap().unwrap().unwrap();
+    let claimed = Filter::new().with_status(Status::Replaying);
+    assert_eq!(direct.count(claimed).await.unwrap(), claims.len() as u64);
+}

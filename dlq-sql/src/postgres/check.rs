@@ -44,7 +44,8 @@ async fn verify(conn: &mut PgConnection, store: &Inner) -> Result<Vec<String>> {
         ),
         format!(
             "SELECT 'letter ' || encode(letter_id, 'hex') || ' cannot be claimed when it should be' FROM {letters} \
-             WHERE available_at IS DISTINCT FROM CASE WHEN claim_until IS NOT NULL THEN claim_until \
+             WHERE available_at IS DISTINCT FROM CASE WHEN claim_sender IS NOT NULL THEN NULL \
+                   WHEN claim_until IS NOT NULL THEN claim_until \
                    WHEN status IN ('pending', 'retrying') THEN retry_after END"
         ),
         format!(
@@ -60,7 +61,7 @@ async fn verify(conn: &mut PgConnection, store: &Inner) -> Result<Vec<String>> {
         format!(
             "SELECT 'letter ' || encode(t.letter_id, 'hex') || ' is held by an operation that has let go of it' \
              FROM {letters} t LEFT JOIN {items} i ON i.operation = t.operation AND i.idx = t.item \
-             WHERE t.operation IS NOT NULL AND coalesce(i.outcome, '') NOT IN ('queued', 'released', 'sent')"
+             WHERE t.operation IS NOT NULL AND coalesce(i.outcome, '') NOT IN ('queued', 'released', 'sending', 'sent')"
         ),
     ] {
         findings.extend(Query::new(sql).all(&mut transaction, |row| Fields::of(row).text()).await?);

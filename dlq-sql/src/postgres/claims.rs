@@ -65,7 +65,8 @@ impl PostgresStore {
             // Letters are locked in the order of ids, as everybody does who waits, so that no two calls wait in a circle.
             let query = query.batch(batch)?.push(&format!(
                 " AS u (letter_id, generation, fence) ON {HELD} ORDER BY t.letter_id FOR UPDATE OF t) \
-                 UPDATE {letters} t SET claim_until = x.until, available_at = x.until FROM held h, "
+                 UPDATE {letters} t SET claim_until = x.until, \
+                 available_at = CASE WHEN t.claim_sender IS NULL THEN x.until END FROM held h, "
             ));
             let query = lasting(query, lease, given).push(&format!(
                 " WHERE t.letter_id = h.letter_id AND {DURABLE} RETURNING t.letter_id, t.generation, t.claim_fence"

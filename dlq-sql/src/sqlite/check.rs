@@ -44,7 +44,8 @@ fn check(conn: &Connection, names: &Names) -> Result<Vec<String>> {
         conn,
         &format!(
             "SELECT 'letter ' || lower(hex(letter_id)) || ' cannot be claimed when it should be' FROM {letters} \
-             WHERE available_at IS NOT CASE WHEN claim_until IS NOT NULL THEN claim_until \
+             WHERE available_at IS NOT CASE WHEN claim_sender IS NOT NULL THEN NULL \
+                   WHEN claim_until IS NOT NULL THEN claim_until \
                    WHEN status IN ('pending', 'retrying') THEN retry_after END"
         ),
     )?);
@@ -69,7 +70,7 @@ fn check(conn: &Connection, names: &Names) -> Result<Vec<String>> {
         &format!(
             "SELECT 'letter ' || lower(hex(t.letter_id)) || ' is held by an operation that has let go of it' \
              FROM {letters} t LEFT JOIN {items} i ON i.operation = t.operation AND i.idx = t.item \
-             WHERE t.operation IS NOT NULL AND coalesce(i.outcome, '') NOT IN ('queued', 'released', 'sent')"
+             WHERE t.operation IS NOT NULL AND coalesce(i.outcome, '') NOT IN ('queued', 'released', 'sending', 'sent')"
         ),
     )?);
     Ok(findings)

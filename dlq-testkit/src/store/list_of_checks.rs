@@ -351,6 +351,7 @@ macro_rules! store_conformance {
                 senders_are_refused_what_is_not_theirs;
             sends:
                 letters_go_back_to_their_origin,
+                letters_on_their_way_are_no_damage,
                 g6_it_dies_before_it_sends,
                 g6_it_dies_before_it_records,
                 g6_answers_are_lost,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use dlq_core::memory::{MemoryBroker, MemoryOutbox};
 use dlq_core::outbox::{Dispatcher, Outboxes};
 use dlq_core::store::{
-    BoxStore, Cluster, Control, ItemOutcome, Operation, OperationSpec, OperationState, Target,
+    BoxStore, CheckLimits, Cluster, Control, ItemOutcome, Operation, OperationSpec, OperationState,
+    Target,
 };
 use dlq_core::{Filter, Status, StoreErrorKind};
 use tokio::time::timeout;
@@ -116,6 +117,14 @@ pub async fn letters_go_back_to_their_origin<F: StoreFixture>(check: Check<F>) {
         message.headers().iter().any(|header| header.value.as_deref() == Some(id.as_bytes())),
         "{message:?}"
     );
+}
+
+/// Letters that are on their way to a broker are no damage, however long nobody hears of them.
+pub async fn letters_on_their_way_are_no_damage<F: StoreFixture>(check: Check<F>) {
+    check.bury(3).await;
+    let _sending = Sending::dead(&check, OutboxFault::DiesBefore).await;
+    let found = check.store.check(CheckLimits::default().deep(true)).await;
+    assert_eq!(found.expect("check answers"), []);
 }
 
 /// The process dies after it took the letters, and before it sent any.
