@@ -167,7 +167,7 @@ pub async fn a_pause_leaves_what_is_on_its_way<F: StoreFixture>(check: Check<F>)
     assert_eq!(check.outcomes(&operation).await, [Queued, Queued]);
 }
 
-/// Whoever sends keeps to a rate that is changed meanwhile, from the next letters on.
+/// A sender keeps to a rate that is changed meanwhile, from the next letters on.
 pub async fn a_sender_keeps_to_a_rate_that_is_changed<F: StoreFixture>(check: Check<F>) {
     check.bury(4).await;
     let slow: Pace = "1/h".parse().expect("it is a rate");
