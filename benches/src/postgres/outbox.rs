@@ -13,7 +13,7 @@ use dlq_kafka::{Brokers, KafkaOutbox};
 use dlq_nats::NatsOutbox;
 use dlq_services::{Service, ensure_installed, or_skip};
 
-use super::claim::{drained, due};
+use super::claim::{drain, due};
 use super::{Bench, Failed, show, timed, with_server};
 use crate::kafka::create_topic;
 use crate::letters::letter;
@@ -30,7 +30,7 @@ async fn measure(mut bench: Bench, count: u64) -> Result<(), Failed> {
     for _ in 0..2 {
         bench.empty().await?;
         due(&store, 0..count).await?;
-        claimed = timed(drained(&store, 500)).await?.min(claimed);
+        claimed = timed(drain(&store, 500)).await?.min(claimed);
     }
     let claim = show("claim and complete, 500 at a time", claimed, count);
 

@@ -18,6 +18,9 @@ pub(crate) struct ServeArgs {
     /// who reaches it may do everything, so that only a loopback address is served
     #[arg(long)]
     pub(crate) console: bool,
+    /// With --console: also show the store of this context, under its name; may be given several times
+    #[arg(long, value_name = "CONTEXT", requires = "console")]
+    pub(crate) also: Vec<String>,
     /// With --console: the file of the tokens that people and programs log in with, a line for each: NAME
     /// read|operate|admin TOKEN. Defaults to [console.tokens] of the configuration file
     #[arg(long, value_name = "FILE", requires = "console")]
@@ -47,7 +50,7 @@ pub(crate) struct ServeArgs {
     /// At a store: also send the letters of running operations to the brokers of --via or, without it, of the configuration
     /// file. Includes operations that other processes began
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "also")]
     pub(crate) replay: bool,
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     #[command(flatten)]

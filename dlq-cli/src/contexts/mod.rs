@@ -124,6 +124,15 @@ pub(crate) async fn url(text: &str) -> Result<String, CliError> {
     file.open(text).await
 }
 
+/// Returns the URL of the context with this name, with its password, and the parts of its messages that are masked.
+pub(crate) async fn named(name: &str) -> Result<(String, Mask), CliError> {
+    let file = File::read()?;
+    let url = file.open(name).await?;
+    secret::keep(&url);
+    let mask = file.contexts.get(name).map(|it| it.mask.clone());
+    Ok((url, mask.unwrap_or_default()))
+}
+
 /// Returns the alias and the URL of each cluster of the file, with passwords.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) async fn clusters() -> Result<Vec<(String, String)>, CliError> {

@@ -55,8 +55,17 @@ pub(super) async fn open(
     let access =
         if has_login { Access::tokens(tokens) } else { Access::open().actor(ask::actor(None).who) };
     let store = open::store(url, false).await?;
-    let router = Admin::new(store).access(access).via(via).mask(args.mask.clone()).router();
-    Ok(Some(Console { router, has_login }))
+    let mut admin = Admin::new(store).access(access).via(via);
+    let mut mask = args.mask.clone();
+    for name in &args.also {
+        let (url, of_context) = contexts::named(name).await?;
+        let store = open::store(&url, false).await;
+        let store = store.map_err(|error| error.about(&format!("the context {name}")))?;
+        admin = admin.store(name, store);
+        // Rules hold for all stores of a console: rather too much is masked than too little.
+        mask = mask.and(of_context);
+    }
+    Ok(Some(Console { router: admin.mask(mask).router(), has_login }))
 }
 
 /// Refuses a console of the dead letters of a broker.

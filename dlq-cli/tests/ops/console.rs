@@ -172,3 +172,68 @@ async fn the_console_masks_what_the_configuration_says() {
     process.signal("-TERM");
     assert_eq!(process.end().code, 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_of_other_contexts_are_shown_under_their_names() {
+    let (folder, url) = store().await;
+    let other = folder.path().join("other.db");
+    SqliteStore::open(&other).await.unwrap().put(vec![letter(7)]).await.unwrap();
+    let config = folder.path().join("config.toml");
+    let context = |path: &std::path::Path| {
+        format!("[contexts.other]\nfrom = \"sqlite://{}\"\n", path.display())
+    };
+    std::fs::write(&config, context(&other)).unwrap();
+    let serve = |also: &str| {
+        let mut command = dlq(&["serve", "--console", "--also", also]);
+        command.args(["--metrics", "127.0.0.1:0", "--from", &url]).env("DLQ_CONFIG", &config);
+        command
+    };
+    let (_process, address, _) = started(Process::start(serve("other")));
+    let (status, stores) = get(&address, "/api/v1/stores", "");
+    assert!(status == 200 && stores.contains("[\"default\",\"other\"]"), "{stores}");
+    let count = get(&address, "/api/v1/other/count", "");
+    assert_eq!(count, (200, "{\"schema_version\":1,\"count\":1}".to_owned()));
+    let (_, page) = get(&address, "/s/default", "");
+    assert!(page.contains("s/other"), "{page}");
+    let refused = Ran::from(serve("nowhere").output().unwrap());
+    assert!(refused.code == 2 && refused.err.contains("nowhere"), "{}", refused.err);
+    let with_sender = Ran::from(serve("other").arg("--replay").output().unwrap());
+    assert!(with_sender.code == 2 && with_sender.err.contains("--also"), "{}", with_sender.err);
+}
+
+/// Each verb that looks and its route give the same document.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verb_and_its_route_say_the_same() {
+    let (_folder, url) = store().await;
+    let run = |args: &[&str]| {
+        let args = [args, &["-o", "json", "--from", &url]].concat();
+        Ran::from(dlq(&args).output().unwrap()).ok().json()
+    };
+    let id = letter(1).id.to_string();
+    let started = run(&["replay", "--id", &id, "--yes", "--note", "try"]);
+    let operation = started["id"].as_str().unwrap_or_else(|| panic!("{started}")).to_owned();
+    run(&["delete", "--id", &letter(2).id.to_string(), "--yes", "--note", "gone"]);
+    let (_process, address, _) = start(&["--metrics", "127.0.0.1:0", "--from", &url]);
+    let of_letter = format!("letters/{id}");
+    let of_operation = format!("operations/{operation}");
+    for (args, route) in [
+        (&["list"] as &[&str], "letters"),
+        (&["list", "--oldest-first", "--limit", "1"], "letters?oldest-first=true&limit=1"),
+        (&["list", "--status", "replaying"], "letters?status=replaying"),
+        (&["count", "--consumer", "orders.handle"], "count?consumer=orders.handle"),
+        (&["groups"], "groups"),
+        (&["stats"], "stats"),
+        (&["show", &id], &of_letter),
+        (&["audit"], "audit"),
+        (&["audit", "--letter", &id], &format!("audit?letter={id}")),
+        (&["consumers"], "consumers"),
+        (&["op", "list"], "operations"),
+        (&["op", "show", &operation], &of_operation),
+        (&["restore", "--list"], "archive"),
+    ] {
+        let (status, served) = get(&address, &format!("/api/v1/default/{route}"), "");
+        assert_eq!(status, 200, "{route}: {served}");
+        let served: serde_json::Value = serde_json::from_str(&served).unwrap();
+        assert_eq!(served, run(args), "{args:?} and {route}");
+    }
+}

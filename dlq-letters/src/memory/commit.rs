@@ -97,7 +97,8 @@ impl World {
     }
 }
 
-/// Writes the columns that have changed, and no others: the rest of a head is not what is stored.
+/// Writes the columns that have changed, and no others. A row that was loaded as a [head](crate::Depth::Head) lacks payload, key,
+/// headers and history, and writing those would erase them.
 fn merged(before: Option<Row>, after: &Row, changed: Changed) -> Row {
     let Some(mut row) = before.filter(|_| changed != Changed::All) else { return after.clone() };
     row.fence = after.fence;

@@ -20,7 +20,8 @@ impl TimeoutLayer {
         Self { limit, clock: LayerClock::default() }
     }
 
-    /// Sets the clock that failures are timed by. Defaults to the machine's.
+    /// Sets the clock that says at what time an attempt failed. The limit itself is measured by tokio's timer. Defaults to the
+    /// machine's clock.
     pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock.into();
         self
