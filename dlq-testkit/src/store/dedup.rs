@@ -106,6 +106,7 @@ pub async fn keys_are_not_mixed_up<F: StoreFixture>(check: Check<F>) {
         }
         letter_of(message, n).with_consumer(consumer)
     };
+    // Joined by colons, some of these would read the same.
     let letters = vec![
         of("a", None, "b:c", "d", 1),
         of("a:b", None, "c", "d", 2),
