@@ -58,6 +58,7 @@ pub(super) fn expand(model: &Model, root: Root) -> TokenStream {
 fn pattern(case: &Case) -> TokenStream {
     let path = &case.path;
     match &case.fields {
+        // Braces are allowed for every kind of variant.
         Fields::Unit => quote!(#path { .. }),
         Fields::Named(fields) => {
             let names = fields.named.iter().map(|field| &field.ident);
@@ -65,6 +66,7 @@ fn pattern(case: &Case) -> TokenStream {
         }
         Fields::Unnamed(fields) => {
             let fields = (0..fields.unnamed.len()).map(|index| {
+                // It is the name by which an expression in the attribute may use the field.
                 let (member, name) = (Index::from(index), format_ident!("_{index}"));
                 quote!(#member: #name)
             });
@@ -78,6 +80,7 @@ fn transparent<'a>(model: &'a Model, case: &'a Case) -> Option<(TokenStream, &'a
     if !model.class_of(case).is("transparent") || (model.is_enum && !case.args.is("transparent")) {
         return None;
     }
+    // Any other number of fields has been refused by `check`, and no second error is to follow from here.
     let field = case.fields.iter().next().filter(|_| case.fields.len() == 1)?;
     let name = field.ident.as_ref().map_or_else(|| quote!(_0), ToTokens::to_token_stream);
     Some((name, &field.ty))
@@ -148,6 +151,8 @@ struct Mentions<'a> {
 
 impl VisitMut for Mentions<'_> {
     fn visit_ident_mut(&mut self, ident: &mut syn::Ident) {
+        // A path may have the name of a parameter by chance. The bound that follows asks for no more than the call
+        // does.
         self.found |= self.parameters.contains(ident);
     }
 }

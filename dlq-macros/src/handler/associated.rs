@@ -9,6 +9,7 @@ use syn::{Attribute, Ident, ImplItemFn, ItemFn, TraitItemFn};
 /// An attribute is given its own item and not what is around it. A type beside an associated function is an error of the
 /// parser's, which does not say what to write; so the file is looked at, where the attribute is indented.
 pub(super) fn is_associated(name: &Ident) -> bool {
+    // Tests of the macros run without the compiler, which alone knows of places.
     if !proc_macro::is_available() {
         return false;
     }

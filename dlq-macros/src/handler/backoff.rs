@@ -168,6 +168,7 @@ impl Backoff {
     pub(super) fn expand(&self, paths: &Paths) -> TokenStream {
         let private = paths.private();
         let delays: Vec<_> = self.delays.iter().map(|delay| delay.expand(paths)).collect();
+        // There is one: a backoff without a delay was refused when it was read.
         let first = &delays[0];
         let mut backoff = match self.kind {
             Kind::Constant => quote!(#private::Backoff::constant(#first)),

@@ -46,6 +46,7 @@ pub(super) fn check(args: &Args, errors: &mut Errors) {
 }
 
 fn names(args: &Args, errors: &mut Errors) {
+    // The name becomes part of subjects and topics, in which the last two are wildcards.
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
     let aliases = args.aliases.iter().flatten();
     let mut known: Vec<String> = Vec::new();

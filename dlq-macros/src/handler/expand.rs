@@ -30,6 +30,7 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     let keys = keys(model, args, &paths);
     let implementation = implementation(model, args, &paths);
     let checks = checks(model, args, &paths);
+    // At the name, since the line of a handler is that of its function and not of the attribute above.
     let location = quote_spanned!(name.span()=>
         ::core::concat!(::core::file!(), ":", ::core::line!(), ":", ::core::column!())
     );
@@ -124,6 +125,7 @@ fn classifier(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
             let judge = &judge.0;
             quote_spanned!(judge.span()=> #private::closure::<#error_type, _, _>(#judge))
         }
+        // The two references decide in which order method look-up asks the traits that are imported above.
         None => quote!((&&#private::ClassProbe::<#error_type>::NEW).judge()),
     };
     let terminal = match &args.terminal {
@@ -145,6 +147,7 @@ fn classifier(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
 fn settings(args: &Args, paths: &Paths) -> TokenStream {
     let private = paths.private();
     let mut policy = TokenStream::new();
+    // Only options that were given are set, so that defaults are written once, in the library.
     if let Some(backoff) = &args.backoff {
         let backoff = backoff.expand(paths);
         policy.extend(quote!(.with_backoff(#backoff)));
