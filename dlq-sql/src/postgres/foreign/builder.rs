@@ -74,6 +74,7 @@ impl ForeignBuilder {
     /// Says which column holds `field`; prevails over what is known of the table. A table whose columns are not known
     /// needs at least `payload`, and `subject` or `event`.
     pub fn map(mut self, field: Field, column: impl Into<String>) -> Self {
+        // A field has one column: the later call counts.
         self.fields.retain(|(known, _)| *known != field);
         self.fields.push((field, column.into()));
         self
