@@ -24,6 +24,7 @@ pub(super) fn expand(model: &Model, root: Root) -> TokenStream {
     });
     let says_group =
         |case: &Case| group_args(model, case).group.is_some() || transparent(model, case).is_some();
+    // Where nothing says of a group, the default of the trait stands.
     let groups = model.cases.iter().any(says_group).then(|| {
         let groups = model.cases.iter().map(|case| {
             let (pattern, group) = (pattern(case), group(model, case, &paths));
@@ -89,6 +90,7 @@ fn transparent<'a>(model: &'a Model, case: &'a Case) -> Option<(TokenStream, &'a
 fn class(model: &Model, case: &Case, paths: &Paths) -> TokenStream {
     let private = paths.private();
     if let Some((field, ty)) = transparent(model, case) {
+        // At the field's type, so that one which is not classified is reported there.
         return quote_spanned!(ty.span()=> <#ty as #private::Classify>::classify(#field));
     }
     let args = model.class_of(case);

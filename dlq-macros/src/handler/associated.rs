@@ -38,6 +38,7 @@ struct Handlers<'a> {
 
 impl Handlers<'_> {
     fn is(&self, name: &Ident, attributes: &[Attribute]) -> bool {
+        // It may be written with any path. Under another name it is not found, and the parser's error has to do.
         let last = |attribute: &Attribute| {
             attribute.path().segments.last().is_some_and(|last| last.ident == "dlq_handler")
         };

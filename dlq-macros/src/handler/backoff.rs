@@ -45,6 +45,7 @@ impl Kind {
             Self::Constant => &["jitter"],
             Self::Linear => &["increment", "max", "jitter"],
             Self::Exponential => &["factor", "max", "jitter"],
+            // Its delays are drawn at random already, so that no jitter is asked for.
             Self::Decorrelated => &["max"],
             Self::Ladder => &[],
         }

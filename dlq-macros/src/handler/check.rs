@@ -120,6 +120,7 @@ fn reached(backoff: &Backoff, args: &Args, errors: &mut Errors) {
         return;
     };
     let reached = usize::try_from(attempts.value.saturating_sub(1)).unwrap_or(usize::MAX);
+    // No attempts at all have been refused above, and one mistake is told once.
     if let Some(stage) = backoff.delays.get(reached).filter(|_| attempts.value > 0) {
         let text: &LitStr = &stage.text;
         errors.at(

@@ -45,6 +45,7 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
         #[doc = #summary]
         #[allow(non_camel_case_types)]
         #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+        // With braces this is the name of a type alone, beside which the function keeps its own.
         #visibility struct #name {}
 
         #(#conditions)*
@@ -92,6 +93,7 @@ fn stable_name(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
         None => {
             let private = paths.private();
             let function = model.name.unraw().to_string();
+            // Only where the function stands is it known in which module that is.
             quote!(&*#private::default_name(::core::module_path!(), #function))
         }
     }
@@ -309,6 +311,7 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
                 #given: &#state,
             ) -> impl ::core::future::Future<
                 Output = ::core::result::Result<(), #handler::Failed<#error>>,
+            // It captures neither `self` nor the state, and may outlive both.
             > + ::core::marker::Send + 'static + use<#parameter> {
                 #run
             }

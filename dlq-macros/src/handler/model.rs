@@ -107,6 +107,7 @@ fn borrowed(ty: &Type, refuse: &mut impl FnMut(syn::Error)) {
 
     impl VisitMut for Borrows {
         fn visit_type_reference_mut(&mut self, reference: &mut TypeReference) {
+            // A lifetime with a name is `'static`, or one that the compiler does not find: a handler has no generics.
             if reference.lifetime.as_ref().is_none_or(|lifetime| lifetime.ident == "_") {
                 let owned = ungrouped_type(&reference.elem).to_token_stream().to_string();
                 let owned = match &*owned {

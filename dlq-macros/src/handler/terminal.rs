@@ -67,6 +67,7 @@ struct Bindings {
 impl Bindings {
     fn refuse(&mut self, binding: &PatIdent) {
         let name = &binding.ident;
+        // Bindings begin with a small letter: a capital is most likely a variant that was not imported.
         let is_like_a_variant = name.to_string().starts_with(char::is_uppercase);
         let matches = if self.is_whole { "every error" } else { "whatever stands there" };
         let instead = match (is_like_a_variant, self.is_whole) {
