@@ -339,7 +339,7 @@ async fn build_all(
             conn.execute(AssertSqlSafe(sql)).await?;
         }
     }
-    // The lock is that of the session, and ends with it.
+    // The lock is that of the connection, and ends with it.
     Ok(conn.close().await?)
 }
 

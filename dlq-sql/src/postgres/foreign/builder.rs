@@ -159,6 +159,7 @@ impl ForeignBuilder {
         };
         sqlx::raw_sql(select::BEGIN).execute(&mut conn).await.map_err(refused)?;
         self.check_zone(&mut conn).await?;
+        // By the clock of the database: that of this machine may differ.
         let opened_at = Query::new("SELECT transaction_timestamp()");
         let opened_at = opened_at.first(&mut conn, |row| Fields::of(row).time()).await?;
         let found = catalogue::find(&mut conn, &self.table).await?;
@@ -208,6 +209,7 @@ impl ForeignBuilder {
             Query::new("SELECT (now() AT TIME ZONE ").bind(&*self.zone).push(") IS NOT NULL");
         let asked = query.first(conn, |row| Fields::of(row).flag()).await;
         asked.map(drop).map_err(|fault| match fault.kind() {
+            // The refusal of a zone has no kind of its own.
             StoreErrorKind::Unexpected => refusal(),
             _ => fault,
         })

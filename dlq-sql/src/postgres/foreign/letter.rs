@@ -144,6 +144,7 @@ impl<'r> Cells<'r> {
         letter.class = class;
         letter = letter.with_history(history);
         letter.service = service.or_else(|| self.reader.service.clone());
+        // A row tells of one attempt at most, however many there were.
         letter.attempts = u32::from(letter.failure().is_some());
         letter.died_at = died_at;
         letter.attributes = std::mem::take(&mut self.attributes);
