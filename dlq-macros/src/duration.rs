@@ -43,6 +43,7 @@ impl DurationText {
     pub(crate) fn expand(&self, paths: &Paths) -> TokenStream {
         let private = paths.private();
         let (seconds, nanos) = (self.value.as_secs(), self.value.subsec_nanos());
+        // A duration has no literal, so that its two numbers are written.
         quote!(#private::duration(#seconds, #nanos))
     }
 }

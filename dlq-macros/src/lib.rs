@@ -72,6 +72,7 @@ pub fn dlq_handler(args: TokenStream, item: TokenStream) -> TokenStream {
     debugged("dlq_handler", handler::dlq_handler(Root::DlqTower, args.into(), item.into()))
 }
 
+// A macro is not told by which crate it was re-exported, so that each of the two has one of its own.
 /// [`macro@dlq_handler`] as `tower-dlq` re-exports it.
 #[doc(hidden)]
 #[proc_macro_attribute]
@@ -122,6 +123,7 @@ pub fn classify_of_tower_dlq(input: TokenStream) -> TokenStream {
 
 fn debugged(what: &str, expansion: proc_macro2::TokenStream) -> TokenStream {
     if std::env::var_os("DLQ_MACROS_DEBUG").is_some_and(|value| value == "1") {
+        // Standard output is the compiler's, and tools may read it.
         eprintln!("{what} expands to:\n{expansion}\n");
     }
     expansion.into()

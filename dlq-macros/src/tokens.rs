@@ -15,6 +15,7 @@ pub(crate) fn list(
     mut read: impl FnMut(&Ident, ParseStream<'_>) -> Result<()>,
 ) {
     while !input.is_empty() {
+        // Keywords are keys as well: `crate` is one.
         let entry = input.call(Ident::parse_any).and_then(|key| {
             read(&key, input)?;
             if input.is_empty() || input.peek(Token![,]) {

@@ -23,6 +23,7 @@ pub(crate) const SINCE: &[&str] = &["created_at"];
 pub(crate) const STATE: &[&str] = &[
     "status",
     "resolution",
+    // A letter that is set aside by a replay is given another reason (G7).
     "reason",
     "retry_after",
     "available_at",
@@ -102,6 +103,7 @@ pub(crate) const HEAD: &[&str] = &[
     "crashes",
     "deliveries",
     "escalations",
+    // Lists show the size of a payload, and read none.
     "length(t.data)",
     "died_at",
     "confirmed",

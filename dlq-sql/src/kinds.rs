@@ -33,6 +33,7 @@ impl Kind {
     pub(crate) fn add_to(self, stats: &mut Stats, n: u64) {
         stats.total += n;
         *stats.by_status.entry(self.status).or_default() += n;
+        // What is resolved is nobody's work any more, and is only counted as a whole.
         if self.status.is_unresolved() {
             *stats.by_subject.entry(self.subject).or_default() += n;
             *stats.by_reason.entry(self.reason).or_default() += n;
@@ -63,6 +64,7 @@ pub(crate) fn span(
 pub(crate) fn with_prefix(digits: &str) -> Option<(LetterId, LetterId)> {
     let is_prefix = digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     let rest = 32_usize.checked_sub(digits.len()).filter(|_| is_prefix)?;
+    // An id has 32 digits: filled up with the lowest and the highest, the prefix is a range of the primary key.
     let bound = |fill: &str| format!("{digits}{}", fill.repeat(rest)).parse().ok();
     Some((bound("0")?, bound("f")?))
 }

@@ -86,6 +86,7 @@ async fn child(directory: &Path, run: u64, mut random: Random) {
     let store = open(directory, &clock).await;
     let journal = OpenOptions::new().append(true).create(true).open(directory.join("journal"));
     let mut journal = Journal(journal.expect("the journal can be opened"));
+    // The letters of each run have numbers of their own.
     let mut next = run * 1_000_000;
     loop {
         clock.advance(Duration::from_millis(10));
@@ -152,6 +153,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 async fn parent() {
     let kills = number("DLQ_KILL_RUNS", 50);
+    // Never zero, of which xorshift would make zeros for ever.
     let seed = number("DLQ_KILL_SEED", u64::from(std::process::id())) | 1 << 40;
     let mut random = Random(seed);
     let directory = tempfile::tempdir().expect("there is room for a directory");

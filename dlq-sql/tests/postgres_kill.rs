@@ -47,6 +47,7 @@ fn main() {
     let filters: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_wanted = filters.is_empty() || filters.iter().any(|filter| NAME.contains(*filter));
     if is_wanted && or_skip(Service::Postgres, ensure_installed(Service::Postgres)).is_ok() {
+        // Processes are killed and not the machine, so that nobody has to wait for the disk.
         let server = Service::Postgres.builder().setting("fsync", "off").start().unwrap();
         each_letter_runs_once(server.url());
         only_what_was_in_flight_runs_again(server.url());
@@ -99,6 +100,7 @@ async fn child(what: &str, url: &str, journal: &Path) {
 /// Claims, runs and finishes letters until nothing is left to wait for.
 async fn work(store: PostgresStore, journal: Arc<File>, owner: String) {
     loop {
+        // No lease ends by itself: the parent ends those of processes that it has killed.
         let request = ClaimRequest::due([fixtures::CONSUMER], BATCH, Duration::from_secs(3600));
         let claims = store.claim(request.owner(&owner)).await.unwrap();
         if claims.is_empty() {
@@ -222,6 +224,7 @@ fn each_letter_runs_once(server: &str) {
 fn only_what_was_in_flight_runs_again(server: &str) {
     const LETTERS: u64 = 10_000;
     let kills = number("DLQ_KILL_RUNS", 24);
+    // Never zero, of which xorshift would make zeros for ever.
     let seed = number("DLQ_KILL_SEED", u64::from(std::process::id())) | 1 << 40;
     let place = block_on(TestDatabase::new(server, "killed", LETTERS));
     let operation = block_on(place.send_back(LETTERS));
@@ -237,6 +240,7 @@ fn only_what_was_in_flight_runs_again(server: &str) {
                     for n in 0..kills {
                         let owner = format!("process-{slot}-{n}");
                         let (mut child, mut lines) = place.process("work", &owner);
+                        // Also before the first step.
                         let steps = random.below(30);
                         lines.by_ref().take(steps as usize).for_each(drop);
                         child.kill().unwrap();

@@ -42,6 +42,8 @@ impl Args {
                         Expr::Lit(ExprLit { lit: Lit::Str(word), .. }) => word.value(),
                         other => other.to_token_stream().to_string(),
                     };
+                    // The first three are the classes. For anything else the hint shows the form with the second,
+                    // `permanent`.
                     let known = WORDS[..3].iter().find(|known| **known == word);
                     let word = known.unwrap_or(&WORDS[1]);
                     errors.at(

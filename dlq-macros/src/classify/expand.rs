@@ -24,6 +24,7 @@ pub(super) fn expand(model: &Model, root: Root) -> TokenStream {
     });
     let says_group =
         |case: &Case| group_args(model, case).group.is_some() || transparent(model, case).is_some();
+    // Where nothing says of a group, the default of the trait stands.
     let groups = model.cases.iter().any(says_group).then(|| {
         let groups = model.cases.iter().map(|case| {
             let (pattern, group) = (pattern(case), group(model, case, &paths));
@@ -58,6 +59,7 @@ pub(super) fn expand(model: &Model, root: Root) -> TokenStream {
 fn pattern(case: &Case) -> TokenStream {
     let path = &case.path;
     match &case.fields {
+        // Braces are allowed for every kind of variant.
         Fields::Unit => quote!(#path { .. }),
         Fields::Named(fields) => {
             let names = fields.named.iter().map(|field| &field.ident);
@@ -65,6 +67,7 @@ fn pattern(case: &Case) -> TokenStream {
         }
         Fields::Unnamed(fields) => {
             let fields = (0..fields.unnamed.len()).map(|index| {
+                // It is the name by which an expression in the attribute may use the field.
                 let (member, name) = (Index::from(index), format_ident!("_{index}"));
                 quote!(#member: #name)
             });
@@ -78,6 +81,7 @@ fn transparent<'a>(model: &'a Model, case: &'a Case) -> Option<(TokenStream, &'a
     if !model.class_of(case).is("transparent") || (model.is_enum && !case.args.is("transparent")) {
         return None;
     }
+    // Any other number of fields has been refused by `check`, and no second error is to follow from here.
     let field = case.fields.iter().next().filter(|_| case.fields.len() == 1)?;
     let name = field.ident.as_ref().map_or_else(|| quote!(_0), ToTokens::to_token_stream);
     Some((name, &field.ty))
@@ -86,6 +90,7 @@ fn transparent<'a>(model: &'a Model, case: &'a Case) -> Option<(TokenStream, &'a
 fn class(model: &Model, case: &Case, paths: &Paths) -> TokenStream {
     let private = paths.private();
     if let Some((field, ty)) = transparent(model, case) {
+        // At the field's type, so that one which is not classified is reported there.
         return quote_spanned!(ty.span()=> <#ty as #private::Classify>::classify(#field));
     }
     let args = model.class_of(case);
@@ -148,6 +153,8 @@ struct Mentions<'a> {
 
 impl VisitMut for Mentions<'_> {
     fn visit_ident_mut(&mut self, ident: &mut syn::Ident) {
+        // A path may have the name of a parameter by chance. The bound that follows asks for no more than the call
+        // does.
         self.found |= self.parameters.contains(ident);
     }
 }

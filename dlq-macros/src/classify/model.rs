@@ -57,6 +57,7 @@ impl Model {
 
     /// Returns the arguments of `case`: its own, else those of the type.
     pub(super) fn class_of<'a>(&'a self, case: &'a Case) -> &'a Args {
+        // A variant that says only when to retry is transient, whatever its type says.
         if case.args.class.is_none() && case.args.retry_after.is_none() {
             &self.args
         } else {

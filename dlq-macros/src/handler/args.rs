@@ -73,6 +73,7 @@ pub(super) struct KeyClosure(pub(super) ExprClosure);
 
 impl Parse for KeyClosure {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
+        // `||` is a token of its own. It is let through, so that its missing argument is named below.
         if !(input.peek(Token![|]) || input.peek(Token![||]) || input.peek(Token![move])) {
             return Err(
                 input.error("expected a closure of the payload, e.g. `|order: &Order| order.id`")

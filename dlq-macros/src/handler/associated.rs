@@ -9,6 +9,7 @@ use syn::{Attribute, Ident, ImplItemFn, ItemFn, TraitItemFn};
 /// An attribute is given its own item and not what is around it. A type beside an associated function is an error of the
 /// parser's, which does not say what to write; so the file is looked at, where the attribute is indented.
 pub(super) fn is_associated(name: &Ident) -> bool {
+    // Tests of the macros run without the compiler, which alone knows of places.
     if !proc_macro::is_available() {
         return false;
     }
@@ -37,6 +38,7 @@ struct Handlers<'a> {
 
 impl Handlers<'_> {
     fn is(&self, name: &Ident, attributes: &[Attribute]) -> bool {
+        // It may be written with any path. Under another name it is not found, and the parser's error has to do.
         let last = |attribute: &Attribute| {
             attribute.path().segments.last().is_some_and(|last| last.ident == "dlq_handler")
         };

@@ -45,6 +45,7 @@ impl Kind {
             Self::Constant => &["jitter"],
             Self::Linear => &["increment", "max", "jitter"],
             Self::Exponential => &["factor", "max", "jitter"],
+            // Its delays are drawn at random already, so that no jitter is asked for.
             Self::Decorrelated => &["max"],
             Self::Ladder => &[],
         }
@@ -168,6 +169,7 @@ impl Backoff {
     pub(super) fn expand(&self, paths: &Paths) -> TokenStream {
         let private = paths.private();
         let delays: Vec<_> = self.delays.iter().map(|delay| delay.expand(paths)).collect();
+        // There is one: a backoff without a delay was refused when it was read.
         let first = &delays[0];
         let mut backoff = match self.kind {
             Kind::Constant => quote!(#private::Backoff::constant(#first)),

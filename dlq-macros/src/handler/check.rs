@@ -46,6 +46,7 @@ pub(super) fn check(args: &Args, errors: &mut Errors) {
 }
 
 fn names(args: &Args, errors: &mut Errors) {
+    // The name becomes part of subjects and topics, in which the last two are wildcards.
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
     let aliases = args.aliases.iter().flatten();
     let mut known: Vec<String> = Vec::new();
@@ -119,6 +120,7 @@ fn reached(backoff: &Backoff, args: &Args, errors: &mut Errors) {
         return;
     };
     let reached = usize::try_from(attempts.value.saturating_sub(1)).unwrap_or(usize::MAX);
+    // No attempts at all have been refused above, and one mistake is told once.
     if let Some(stage) = backoff.delays.get(reached).filter(|_| attempts.value > 0) {
         let text: &LitStr = &stage.text;
         errors.at(

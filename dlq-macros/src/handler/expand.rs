@@ -30,6 +30,7 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
     let keys = keys(model, args, &paths);
     let implementation = implementation(model, args, &paths);
     let checks = checks(model, args, &paths);
+    // At the name, since the line of a handler is that of its function and not of the attribute above.
     let location = quote_spanned!(name.span()=>
         ::core::concat!(::core::file!(), ":", ::core::line!(), ":", ::core::column!())
     );
@@ -44,6 +45,7 @@ pub(super) fn expand(model: &Model, args: &Args) -> TokenStream {
         #[doc = #summary]
         #[allow(non_camel_case_types)]
         #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+        // With braces this is the name of a type alone, beside which the function keeps its own.
         #visibility struct #name {}
 
         #(#conditions)*
@@ -91,6 +93,7 @@ fn stable_name(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
         None => {
             let private = paths.private();
             let function = model.name.unraw().to_string();
+            // Only where the function stands is it known in which module that is.
             quote!(&*#private::default_name(::core::module_path!(), #function))
         }
     }
@@ -124,6 +127,7 @@ fn classifier(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
             let judge = &judge.0;
             quote_spanned!(judge.span()=> #private::closure::<#error_type, _, _>(#judge))
         }
+        // The two references decide in which order method look-up asks the traits that are imported above.
         None => quote!((&&#private::ClassProbe::<#error_type>::NEW).judge()),
     };
     let terminal = match &args.terminal {
@@ -145,6 +149,7 @@ fn classifier(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
 fn settings(args: &Args, paths: &Paths) -> TokenStream {
     let private = paths.private();
     let mut policy = TokenStream::new();
+    // Only options that were given are set, so that defaults are written once, in the library.
     if let Some(backoff) = &args.backoff {
         let backoff = backoff.expand(paths);
         policy.extend(quote!(.with_backoff(#backoff)));
@@ -306,6 +311,7 @@ fn implementation(model: &Model, args: &Args, paths: &Paths) -> TokenStream {
                 #given: &#state,
             ) -> impl ::core::future::Future<
                 Output = ::core::result::Result<(), #handler::Failed<#error>>,
+            // It captures neither `self` nor the state, and may outlive both.
             > + ::core::marker::Send + 'static + use<#parameter> {
                 #run
             }

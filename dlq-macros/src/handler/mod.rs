@@ -22,6 +22,7 @@ pub(crate) fn dlq_handler(root: Root, args: TokenStream, item: TokenStream) -> T
     let mut errors = Errors::default();
     let function = match syn::parse2::<syn::ItemFn>(item.clone()) {
         Ok(function) => function,
+        // The parser's own words would be about functions, and this may be anything.
         Err(_) => {
             errors.at(&item, "`#[dlq_handler]` goes on an async function with a body");
             return fallback::item(&item, &mut errors);
@@ -41,6 +42,7 @@ pub(crate) fn dlq_handler(root: Root, args: TokenStream, item: TokenStream) -> T
     match model::Model::of(&function, &mut errors) {
         Some(model) => {
             check::check(&args, &mut errors);
+            // Also beside mistakes: whoever uses the handler shall not hear of them twice.
             let expansion = expand::expand(&model, &args);
             fallback::with_errors(&function, expansion, &mut errors)
         }

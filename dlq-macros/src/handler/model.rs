@@ -13,6 +13,7 @@ use crate::errors::Errors;
 use crate::tokens::ungrouped_type;
 
 /// Maximum number of extractors of a handler.
+// The library implements handlers for functions of up to so many.
 const MAX_ARGUMENTS: usize = 12;
 
 /// Facts that the expansion needs about a function that can be a handler.
@@ -106,9 +107,11 @@ fn borrowed(ty: &Type, refuse: &mut impl FnMut(syn::Error)) {
 
     impl VisitMut for Borrows {
         fn visit_type_reference_mut(&mut self, reference: &mut TypeReference) {
+            // A lifetime with a name is `'static`, or one that the compiler does not find: a handler has no generics.
             if reference.lifetime.as_ref().is_none_or(|lifetime| lifetime.ident == "_") {
                 let owned = ungrouped_type(&reference.elem).to_token_stream().to_string();
                 let owned = match &*owned {
+                    // The compiler and the parser's own printing put spaces differently.
                     "str" | "[u8]" | "[u8 ]" | "[ u8 ]" => "Bytes",
                     owned => owned,
                 };
@@ -135,6 +138,7 @@ fn borrowed(ty: &Type, refuse: &mut impl FnMut(syn::Error)) {
     }
 
     let mut borrows = Borrows(None);
+    // A copy is walked: of the parser's visitors only the one that changes what it visits is compiled.
     borrows.visit_type_mut(&mut ty.clone());
     if let Some(error) = borrows.0 {
         refuse(error);

@@ -23,6 +23,8 @@ pub(super) enum Terminal {
 
 impl Parse for Terminal {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
+        // A pattern begins with neither `||` nor `move`, and one that begins with `|` is written without it just as
+        // well.
         if input.peek(Token![|]) || input.peek(Token![||]) || input.peek(Token![move]) {
             let closure: ExprClosure = input.parse()?;
             if closure.inputs.len() != 1 {
@@ -65,6 +67,7 @@ struct Bindings {
 impl Bindings {
     fn refuse(&mut self, binding: &PatIdent) {
         let name = &binding.ident;
+        // Bindings begin with a small letter: a capital is most likely a variant that was not imported.
         let is_like_a_variant = name.to_string().starts_with(char::is_uppercase);
         let matches = if self.is_whole { "every error" } else { "whatever stands there" };
         let instead = match (is_like_a_variant, self.is_whole) {
@@ -93,11 +96,13 @@ impl VisitMut for Bindings {
                 let is_meant = !name.starts_with(char::is_uppercase)
                     && (name.starts_with('_') || mentions(self.condition.clone(), &binding.ident));
                 match &mut binding.subpat {
+                    // `name @ pattern` matches no more than its pattern does.
                     Some((_, pattern)) => self.visit_pat_mut(pattern),
                     None if is_meant => {}
                     None => self.refuse(binding),
                 }
             }
+            // These put nothing around their parts, each of which may match every error.
             Pat::Or(_) | Pat::Paren(_) => visit_mut::visit_pat_mut(self, pattern),
             _ => {
                 let around = std::mem::replace(&mut self.is_whole, false);

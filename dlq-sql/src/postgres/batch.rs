@@ -125,6 +125,7 @@ impl<'v> Batch<'v> {
 
     /// Binds the arrays, and what is single.
     pub(super) fn bind(self, arguments: &mut PgArguments) -> Result<()> {
+        // `unnest` has marked no column: all of them are arrays then.
         let is_single = self.is_single.into_iter().chain(repeat(false));
         for (column, is_single) in self.columns.into_iter().zip(is_single) {
             match column {

@@ -14,6 +14,7 @@ use super::silence::AnswerTimeout;
 use crate::error::{Again, Fault, Result};
 
 /// Number of times that a transaction is run which loses against others.
+// A call that loses means that another got through, so that all of them together do not stand still.
 const TRIES: u32 = 20;
 
 /// Number of times that a call is made again because its connection broke. More than once, since a connection of
@@ -23,6 +24,8 @@ const BREAKS: u32 = 3;
 /// Returns a name that no other call has. It is written with what a call changes, so that the next try of the same call
 /// finds out that an earlier one was carried out and only its answer was lost.
 pub(super) fn new_call_id() -> [u8; 16] {
+    // Hashers begin with random keys and no two have the same, which spares a crate for random numbers: nobody gains
+    // anything by guessing a name.
     let half = || RandomState::new().build_hasher().finish().to_be_bytes();
     let (mut id, halves) = ([0; 16], [half(), half()]);
     id.copy_from_slice(halves.as_flattened());
@@ -56,6 +59,8 @@ impl<'s> Call<'s> {
 
     /// Returns the result of a try; `None` if it is to be made again.
     pub(super) async fn settle<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
+        // Whoever made the try has ended its transaction, also where it failed, so that the connection may go back to
+        // the pool.
         self.under_way = false;
         let fault = match done {
             Ok(done) => return Ok(Some(done)),
@@ -72,6 +77,7 @@ impl<'s> Call<'s> {
                 self.breaks += 1;
                 self.reconnect().await?;
             }
+            // It is not made again: it has waited for all of the limit, and would for as long once more.
             Again::Silent => {
                 self.close();
                 self.store.close_idle();
@@ -141,6 +147,7 @@ impl PostgresStore {
         if !self.inner.owns_pool {
             return;
         }
+        // Only idle connections are had without waiting. The others are found out by the calls that use them.
         while let Some(conn) = self.pool().try_acquire() {
             drop(conn.detach());
         }

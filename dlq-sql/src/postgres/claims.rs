@@ -190,6 +190,7 @@ fn due(
 pub(super) fn by_consumer(filter: &Filter) -> (Vec<String>, Filter) {
     let mut rest = filter.clone();
     let mut consumers = std::mem::take(&mut rest.consumers);
+    // A name that is given twice would find its letters twice, and count them twice against the limit.
     consumers.sort_unstable();
     consumers.dedup();
     (consumers, rest)

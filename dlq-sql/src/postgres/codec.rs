@@ -78,6 +78,7 @@ pub(super) fn rounded(time: Timestamp) -> Timestamp {
 
 fn micros(time: Timestamp) -> i64 {
     let nanos = time.as_nanos();
+    // Euclidean, so that times before 1970 are rounded up as well.
     nanos.div_euclid(1_000) + i64::from(nanos.rem_euclid(1_000) > 0)
 }
 
@@ -101,6 +102,7 @@ impl Encode<'_, Postgres> for Time {
 
 impl<'r> Decode<'r, Postgres> for Time {
     fn decode(value: PgValueRef<'r>) -> std::result::Result<Self, BoxDynError> {
+        // Only simple queries answer in text, and none of those is read by this.
         if value.format() == PgValueFormat::Text {
             return Err("a time came as text".into());
         }

@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::values::{Put as _, Take as _};
 
 /// Number of letters that are given keys at a time.
+// A store of any size is gone through without all of it in memory.
 const PAGE: u32 = 5_000;
 
 impl PostgresStore {
@@ -23,6 +24,8 @@ impl PostgresStore {
         on_connection!(self, conn => async {
             let mut step = Step::begin(conn, &self.inner, self.given_time()).await?;
             let switched = match step.dedup_flag().await {
+                // Most programs find it as they want it when they start, and then take no lock for which all others
+                // wait.
                 Ok(is_so) if is_so == is_dedup => Ok(()),
                 Ok(_) => step.switch_dedup(is_dedup).await,
                 Err(fault) => Err(fault),

@@ -98,6 +98,8 @@ impl Idempotency for PostgresIdempotency {
     ) -> std::result::Result<bool, StoreError> {
         let store = &self.store;
         attempt!(store, conn => async {
+            // Also where the lease has ended: until another claims the key, which changes the fence, the work is this
+            // owner's.
             let update = self.update().push("until = ").after(store.given_time(), lease);
             Ok(of(update, &token, "'held'").run(conn).await? == 1)
         })
@@ -175,6 +177,8 @@ impl Idempotency for PostgresIdempotency {
             let purge = Query::new(format!(
                 "DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE until <= "
             ));
+            // A key that is not done is kept for longer: the next claim goes on from its counts. One that somebody is
+            // just claiming is passed over, so that nobody waits for the purge.
             let purge = purge.now(now).push(" AND (phase = 'done' OR until <= ").before(now, KEEP_FREE);
             purge.push(") LIMIT ").bind(limit).push(" FOR UPDATE SKIP LOCKED))").run(conn).await
         })

@@ -39,6 +39,7 @@ impl Letters for PostgresStore {
             query.bind(ids.clone()).push(")").all(conn, read_whole).await
         });
         let found = found.during("read letters")?.into_iter();
+        // The database gives the rows in no order, and the caller gets them in that of the ids.
         let mut found: HashMap<_, _> = found.map(|row| (row.letter.id, row.letter)).collect();
         Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
     }
@@ -70,6 +71,7 @@ impl Letters for PostgresStore {
     async fn count(&self, filter: Filter) -> std::result::Result<u64, StoreError> {
         attempt!(self, conn => async {
             let names = self.names();
+            // The table of counts answers without a look at any letter.
             let query = if is_counted(&filter) {
                 Query::new(format!(
                     "SELECT coalesce(sum(t.n), 0)::bigint FROM {} t WHERE ",
@@ -95,6 +97,7 @@ impl Letters for PostgresStore {
     async fn stats(&self, filter: Filter) -> std::result::Result<Stats, StoreError> {
         let counted = attempt!(self, conn => stats(conn, self.names(), &filter));
         let (stats, differences) = counted.during("count letters by kind")?;
+        // Whoever had to add up so many spares the next one the work.
         if differences > MANY {
             self.fold().await;
         }
@@ -208,6 +211,7 @@ async fn groups(
         let order = format!(" ORDER BY t.created_at{direction}, t.letter_id{direction} LIMIT 1)");
         query.push(&lateral).filter(filter).push(&order)
     };
+    // Differences of a group may cancel out.
     let query = Query::new(largest).filter(filter).push(&format!(
         " GROUP BY t.fingerprint, t.consumer HAVING {count} > 0 \
          ORDER BY {count} DESC, t.fingerprint, t.consumer LIMIT "
@@ -285,6 +289,8 @@ async fn stats(conn: &mut PgConnection, names: &Names, filter: &Filter) -> Resul
         }
     }
     if is_counted {
+        // Times are not counted: the first and the last letter of each status stand at the ends of its part of an
+        // index.
         for status in stats.by_status.keys().copied().collect::<Vec<_>>() {
             let oldest = edge(conn, names, filter, status, "").await?;
             let newest = edge(conn, names, filter, status, " DESC").await?;

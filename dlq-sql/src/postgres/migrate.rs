@@ -99,6 +99,7 @@ pub(super) fn place(options: &PgConnectOptions, names: &Names) -> String {
 
 pub(super) fn at(login: &str, options: &PgConnectOptions, names: &Names) -> String {
     let text = |text: &str| escaped(text.as_bytes());
+    // Whoever names no database means the one that is called like the user.
     let database = text(options.get_database().unwrap_or(options.get_username()));
     let mut parameters = vec![format!("schema={}", names.schema)];
     if names.table != DEFAULT_TABLE {

@@ -228,11 +228,13 @@ impl PostgresStore {
 
     /// The place of the tables.
     fn identity(&self) -> String {
+        // Without the user: programs of different users may work with one store.
         migrate::at("", &self.inner.pool.connect_options(), self.names())
     }
 
     /// The time, where it does not come from the database.
     fn given_time(&self) -> Option<Timestamp> {
+        // Rounded like a time that is stored, so that the two can be compared.
         self.clock.as_ref().map(|clock| codec::rounded(clock.now()))
     }
 

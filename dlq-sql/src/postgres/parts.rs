@@ -73,6 +73,7 @@ pub(super) async fn amiss(conn: &mut PgConnection, names: &Names) -> Result<Vec<
         Ok(((fields.text()?, fields.text()?), fields.flag()?))
     });
     let there: HashMap<_, _> = there.await?.into_iter().collect();
+    // Kind and name are compared, and not the definition, which the server writes in words of its own.
     let amiss = |part: Part| match there.get(&(part.kind.clone(), part.name.clone())) {
         None => Some((part, Amiss::Missing)),
         Some(false) => Some((part, Amiss::Idle)),

@@ -187,6 +187,7 @@ pub(super) async fn ensure(pool: &PgPool, names: &Names, until: i64) -> Result<(
 pub(super) async fn make_again(pool: &PgPool, names: &Names) -> Result<()> {
     let mut lent = Lent::from(pool).await?;
     let mut transaction = lent.conn().begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    // It is asked before the lock, for which the table has to be there.
     if missing(&mut transaction, names).await?.iter().any(|part| part.is_table(&names.letters)) {
         return Err(Fault::new(
             StoreErrorKind::Corrupt,
@@ -261,6 +262,7 @@ async fn advance(
     let found = version(&mut transaction, names).await?;
     recognise(found)?;
     if found == 0 {
+        // The statement alone would need the right to create schemas also where there is nothing to create.
         let schema = format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", names.schema);
         let exists =
             Query::new("SELECT to_regnamespace(").bind(format!("\"{}\"", names.schema).as_str());
@@ -284,6 +286,8 @@ async fn advance(
             }
             // The transaction that holds the lock has looked at no letter, so the index does not wait for it.
             How::Indexes(indexes) if reached == found => build(pool, names, indexes(names)).await?,
+            // The transaction has changed tables by now, and the index would wait for its end: the next round builds
+            // it.
             How::Indexes(_) => break,
         }
         // The version moves with the steps that were taken: whoever comes next goes on from there.
@@ -335,6 +339,7 @@ async fn build_all(
             conn.execute(AssertSqlSafe(sql)).await?;
         }
     }
+    // The lock is that of the connection, and ends with it.
     Ok(conn.close().await?)
 }
 

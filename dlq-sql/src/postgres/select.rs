@@ -135,6 +135,7 @@ impl Step<'_> {
             let kept = candidates.iter().map(|candidate| candidate.id).filter(is_locked);
             selected.extend(kept.map(|letter| Selected { letter, index: 0 }));
             rows.extend(locked);
+            // Fewer candidates than were asked for are the last ones there are.
             if (candidates.len() as u64) < wanted || selected.len() as u64 >= limit {
                 break;
             }
@@ -300,6 +301,7 @@ fn eligible(names: &Names, consumer: &str, schedule: &Schedule, limit: u64) -> Q
     let mut query = query
         .bind(consumer)
         .push(&format!(" AS name) c WHERE {}", same("t.consumer", "c.name")))
+        // A death that is only suspected waits for a human, and a letter with a time to retry at is due by itself.
         .push(" AND t.status = 'pending' AND t.confirmed AND t.retry_after IS NULL")
         .push(" AND t.operation IS NULL AND t.retry_count < ")
         .bind(schedule.max_retries);

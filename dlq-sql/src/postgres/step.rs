@@ -31,6 +31,7 @@ impl PostgresStore {
         let mut needs = Needs::default();
         verb.needs(&mut needs);
         let mut is_walk = has_walk(&needs);
+        // It outlives the connection: another one is asked what became of the transaction.
         let mut doubt = None;
         loop {
             let store = if is_walk { &self.for_many_letters() } else { self };
@@ -169,6 +170,7 @@ impl<'c> Step<'c> {
                 Err(refusal) => return Ok(Decided::Refused(refusal)),
             }
         };
+        // What changed nothing is rolled back, which waits for no disk.
         if rows.is_unchanged() {
             return Ok(Decided::Unchanged(answer));
         }

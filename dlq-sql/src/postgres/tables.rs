@@ -83,6 +83,10 @@ pub(super) fn version_5(names: &Names) -> Vec<(String, String)> {
 }
 
 fn letters(names: &Names) -> String {
+    // Claims and finishes rewrite a row several times, so that dead rows are removed long before they are a fifth of
+    // the table, which is the default. Texts are compared byte by byte (`"C"`): equality and order are the same on
+    // every server. Ids of events may be of any length, for which only a hash index has room. A sequence gives out
+    // tokens without a lock, and takes none back with a transaction (G6).
     let Names { letters, fences, table, .. } = names;
     format!(
         r#"
@@ -277,6 +281,7 @@ fn counting(names: &Names) -> String {
 "#
         )
     };
+    // A trigger of a statement sees all of its rows, so that many letters of a kind are one difference.
     let insert = trigger("INSERT", "insert", "REFERENCING NEW TABLE AS after FOR EACH STATEMENT");
     let update = trigger(
         "UPDATE",
@@ -339,6 +344,8 @@ pub(super) fn count_again(names: &Names) -> String {
 
 /// Gives out no fencing token again after the sequence was lost.
 pub(super) fn fences_go_on(names: &Names) -> String {
+    // Tokens that were given out and stand nowhere any more may be higher than those that do, so that a million are
+    // left out.
     let Names { letters, idempotency, fences, .. } = names;
     format!(
         "SELECT setval('{fences}', 1000000 + greatest((SELECT max(claim_fence) FROM {letters}), \
@@ -349,6 +356,7 @@ pub(super) fn fences_go_on(names: &Names) -> String {
 /// The letters for human eyes: ids as hexadecimal digits, payloads as text and JSON where they are.
 fn readable(names: &Names) -> String {
     let Names { letters, readable, .. } = names;
+    // A payload that is no text, or no JSON, is NULL here, and not an error of everybody who looks at the view.
     let (text, json) = (names.own("text"), names.own("json"));
     let nanos = |column: &str| {
         format!("timestamptz 'epoch' + (t.{column} / 1000) * interval '1 microsecond' AS {column}")

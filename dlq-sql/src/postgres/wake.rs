@@ -94,6 +94,7 @@ impl Wakes {
                     heard.last.insert(consumer.clone(), heard.count);
                 }
             }
+            // Nobody is woken by this: the one whom it concerns looks next.
             false
         });
         // A pooler gives the connection to others between two transactions, and what is said there goes to them.
@@ -165,6 +166,7 @@ async fn listener(
     limit: Duration,
 ) -> std::result::Result<PgListener, sqlx::Error> {
     let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECTING);
+    // The pool leaves its one connection alone, however quiet and old: whoever listens tests it.
     let pool = pool.idle_timeout(None).max_lifetime(None).connect_lazy_with(options.clone());
     let mut listener = PgListener::connect_with(&pool).await?;
     // What is said while the connection is down is lost, so that the loss has to be seen and everybody woken.

@@ -62,6 +62,8 @@ impl Step<'_> {
                 return Err(collided());
             }
         }
+        // One statement for each set of columns, so that only what differs is sent. The rows have been locked since
+        // they were loaded, and so are there.
         for changed in [Changed::State, Changed::Run, Changed::All] {
             let changes = changes.iter().filter(|it| it.before.is_some() && it.changed == changed);
             let changes: Vec<_> = changes.filter_map(|it| it.after).collect();

@@ -176,6 +176,8 @@ fn drive<V: Verb>(unit: &Unit<'_>, verb: &V, known: &Known, now: Timestamp) -> R
                 asked.clone_from(rows.missing());
                 loader.load(&asked, &mut rows)?;
             }
+            // A refusal is an answer and no fault: nothing was written before it, so that there is nothing to take
+            // back.
             Err(error) => return Ok(Err(error)),
         }
     }

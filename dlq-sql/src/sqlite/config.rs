@@ -155,6 +155,7 @@ impl SqliteBuilder {
         let path = path.map(|path| std::fs::canonicalize(&path).unwrap_or(path));
         let inner = Inner { readers, writer, names, path, max_pages: tuning.max_pages };
         let store = SqliteStore { inner: Arc::new(inner), clock: self.clock };
+        // The switch is set before anybody has the store, so that nothing is put through it under the old setting.
         if let Some(dedup) = self.dedup {
             store.write(move |unit| super::dedup::switch(unit.conn(), unit.names(), dedup)).await?;
         }
@@ -164,5 +165,6 @@ impl SqliteBuilder {
 
 /// The longest that SQLite can be told.
 pub(super) fn bounded(timeout: Duration) -> Duration {
+    // The library panics past 2^31 milliseconds, which are some 24 days; nobody waits for a day.
     timeout.min(Duration::from_secs(86_400))
 }

@@ -34,6 +34,7 @@ pub(super) fn switch_on(conn: &Connection, names: &Names) -> Result<()> {
     let ids = Query::new(format!("SELECT letter_id FROM {letters} ORDER BY created_at, letter_id"));
     let ids: Vec<LetterId> = ids.all(conn, |row| Fields::after(row, 0).letter())?;
     let set_key = format!("UPDATE {letters} SET dedup_key = ?1 WHERE seq = ?2");
+    // Only the ids are in memory all at once, and the rows one by one.
     for id in ids {
         let head = Query::new(&names.head_by[0]).bound(id).first(conn, read_head)?;
         let Some(row) = head.filter(|row| !row.is_record()) else { continue };

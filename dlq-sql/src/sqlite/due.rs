@@ -47,6 +47,7 @@ fn counts(explain: &str, names: &Names, now: i64, latest: i64) -> Query {
             names.letters
         ))
         .bind(now)
+        // The limit stands inside of the grouping, so that counting ends there however many letters are due.
         .push(" ORDER BY t.available_at, t.created_at, t.letter_id LIMIT ")
         .bind(Due::MOST)
         .push(") d GROUP BY d.consumer ORDER BY d.consumer")

@@ -111,6 +111,7 @@ fn subjects(query: &mut Query, patterns: &[SubjectPattern]) {
     if patterns.is_empty() {
         return;
     }
+    // What follows are alternatives, each with its `OR` in front.
     query.add(" AND (0");
     let literal: Vec<_> = patterns
         .iter()
@@ -122,6 +123,7 @@ fn subjects(query: &mut Query, patterns: &[SubjectPattern]) {
         query.add_any(literal.into_iter());
     }
     for pattern in patterns.iter().filter(|pattern| !pattern.is_literal()) {
+        // The range passes over most rows before the function is called.
         query.add(" OR (t.subject >= ");
         query.add_bind(pattern.literal_prefix());
         // A literal prefix is empty or ends with a dot, after which comes the slash.

@@ -107,6 +107,8 @@ impl Idempotency for SqliteIdempotency {
         key: Bytes,
         lease: Duration,
     ) -> std::result::Result<IdempotencyClaim, StoreError> {
+        // The time is read before the call waits for the writer: that makes this lease shorter, and ends no other one
+        // too early.
         let now = self.store.now();
         let claim =
             move |unit: &mut Unit<'_>| unit.claim_key(&consumer, &key, now, now.after(lease));
@@ -121,6 +123,8 @@ impl Idempotency for SqliteIdempotency {
         let until = self.store.now().after(lease);
         let extend = move |unit: &mut Unit<'_>| {
             unit.change_key(&token, |entry| match entry.phase {
+                // Also where the lease has ended: until another claims the key, which changes the fence, the work is
+                // this owner's.
                 Phase::Held => Some(Entry { until, ..entry }),
                 _ => None,
             })
@@ -158,6 +162,7 @@ impl Idempotency for SqliteIdempotency {
                     release.count(&mut entry.attempts, &mut entry.crashes);
                     Entry { phase: Phase::Free, since: now, until: now, ..entry }
                 }),
+                // The same release again counts nothing twice.
                 Phase::Free => Some(entry),
                 Phase::Done => None,
             })
@@ -260,6 +265,8 @@ impl Unit<'_> {
                 Phase::Free => {}
             }
         }
+        // Each claim has a new token, also of a key that was forgotten in between: the one of a former owner never fits
+        // again.
         let fence = self.fence()?;
         let entry = Entry { fence, attempts, crashes, phase: Phase::Held, since: now, until };
         self.write_key(consumer, key, &entry)?;

@@ -72,6 +72,7 @@ impl Letters for SqliteStore {
 
     async fn count(&self, filter: Filter) -> std::result::Result<u64, StoreError> {
         let count = move |conn: &Connection, names: &Names| {
+            // The table of counts answers without a look at any letter.
             let query = if is_counted(&filter) {
                 Query::new(format!("SELECT coalesce(sum(t.n), 0) FROM {} t WHERE ", names.counts))
             } else {
@@ -180,6 +181,7 @@ fn groups(conn: &Connection, names: &Names, filter: &Filter, limit: u32) -> Resu
     let mut rows = statement.raw_query();
     // By the fingerprint's text and the consumer, as they are stored.
     let mut seen: HashMap<(String, String), Seen> = HashMap::new();
+    // One pair is filled again for each row, so that a row of a known group allocates nothing.
     let mut key = (String::new(), String::new());
     while let Some(row) = rows.next()? {
         let mut fields = Fields::after(row, 2);
@@ -215,6 +217,7 @@ fn groups(conn: &Connection, names: &Names, filter: &Filter, limit: u32) -> Resu
     for (group, consumer) in all {
         let sample =
             Query::new(&names.select_head).push(" WHERE t.letter_id = ").bind(group.last.1);
+        // All of this is one snapshot, so that the letter that was just counted is there.
         let Some(sample) = sample.first(conn, read_summary)? else { continue };
         groups.push(Group {
             fingerprint: group.fingerprint,
@@ -258,6 +261,8 @@ fn stats(conn: &Connection, names: &Names, filter: &Filter) -> Result<Stats> {
     }
     drop(rows);
     if is_counted {
+        // Times are not counted: the first and the last letter of each status stand at the ends of its part of an
+        // index.
         for status in stats.by_status.keys().copied().collect::<Vec<_>>() {
             let oldest = edge(conn, names, filter, status, "")?;
             let newest = edge(conn, names, filter, status, " DESC")?;

@@ -71,6 +71,7 @@ impl<'c> Loader<'c> {
         for key in &needs.documents {
             rows.supply_document(key.clone(), self.document(key)?);
         }
+        // The transaction holds the lock of the whole file, so that a glimpse is read like everything else.
         for key in &needs.glimpses {
             rows.supply_glimpse(key.clone(), self.document(key)?);
         }
@@ -161,6 +162,7 @@ impl<'c> Loader<'c> {
         for (id, key) in keys {
             statement.raw_bind_parameter(1, key)?;
             let mut records = statement.raw_query();
+            // A key is that of one row at most. The end of `records` makes the statement ready for the next key.
             let row = match records.next()? {
                 Some(record) if is_whole => Some(read_whole(record)?),
                 Some(record) => Some(read_head(record)?),

@@ -25,6 +25,7 @@ impl CrashMarks for SqliteStore {
             let marks = &unit.names().marks;
             let end = match left {
                 0 => Query::new(format!("DELETE FROM {marks}")),
+                // It only ever lowers the number, so that an end that is told twice takes away no mark of another run.
                 _ => Query::new(format!("UPDATE {marks} SET begun = min(begun, "))
                     .bind(left)
                     .push(")"),

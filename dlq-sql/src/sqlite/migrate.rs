@@ -63,6 +63,7 @@ impl SqliteBuilder {
     /// Dropping the future leaves the old version or the new one.
     pub async fn apply_migration(self) -> std::result::Result<Migration, StoreError> {
         let migration = self.migration().await?;
+        // A path that is mistyped must not become a new database.
         let store = self.create(false).migrate(true).open().await?;
         if !migration.missing.is_empty() {
             let again = |unit: &mut Unit<'_>| schema::make_again(unit.conn(), unit.names());

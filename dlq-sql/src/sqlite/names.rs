@@ -39,6 +39,7 @@ pub(super) const DEFAULT_TABLE: &str = "dlq_events";
 impl Names {
     /// The names around `table`; `None` when that is not a plain identifier.
     pub(super) fn new(table: &str) -> Option<Self> {
+        // The name becomes part of the text of statements, where nothing can be bound, so that only plain ones pass.
         let is_plain = table.len() <= LONGEST
             && table
                 .bytes()

@@ -71,9 +71,11 @@ pub(super) fn writer(place: &Location, tuning: Tuning, names: &Names) -> Result<
     conn.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
     // A negative number is KiB and not pages.
     conn.pragma_update(None, "cache_size", -16 * 1024)?;
+    // The file does not keep the bound. It holds for this connection, the only one of the process that writes.
     if let Some(pages) = tuning.max_pages {
         conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
     }
+    // Last, since it writes: by now the file is known to be ours and writable, and what is committed is durable.
     schema::ensure(&mut conn, names, |found, known| {
         (!tuning.migrate).then(|| migrate::refused(found, known, place.path()))
     })?;
@@ -93,6 +95,7 @@ pub(super) fn reader(place: &Location, tuning: Tuning) -> Result<Connection> {
 }
 
 fn file(path: &Path, create: bool, tuning: Tuning) -> Result<Connection> {
+    // SQLite would only say that it cannot open the file, which may have many reasons.
     if !create && !path.exists() {
         return Err(Fault::new(
             StoreErrorKind::NotFound,
@@ -117,6 +120,7 @@ fn prepare(conn: &Connection, tuning: Tuning) -> Result<()> {
     rusqlite::vtab::array::load_module(conn)?;
     let flags = FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_UTF8;
     conn.create_scalar_function(SUBJECT_FUNCTION, 2, flags, |context| {
+        // What was parsed stays with the statement, so that it is parsed once and not for each row.
         let pattern = context.get_or_create_aux(0, |value| {
             value
                 .as_str()
@@ -143,6 +147,7 @@ fn write_ahead(conn: &Connection, tuning: Tuning) -> Result<()> {
         let mode = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
         match mode.map_err(Fault::from) {
             Ok(mode) if mode == "wal" => return Ok(()),
+            // SQLite does not fail where it cannot switch: it answers with the mode that it stays in.
             Ok(mode) => {
                 return Err(Fault::new(
                     StoreErrorKind::InvalidConfig,
@@ -155,6 +160,7 @@ fn write_ahead(conn: &Connection, tuning: Tuning) -> Result<()> {
             Err(fault)
                 if fault.kind() == StoreErrorKind::Unavailable && Instant::now() < deadline =>
             {
+                // This is the writer's own thread, so that no task of a runtime waits with it.
                 thread::sleep(Duration::from_millis(5));
             }
             Err(fault) => return Err(fault),

@@ -115,6 +115,7 @@ pub(super) fn items(
         .push(" AND i.idx >= ")
         .bind(after)
         .push(" ORDER BY i.idx LIMIT ")
+        // A page of nothing would never come to an end.
         .bind(limit.max(1))
         .all(conn, |row| read_item(&mut Fields::after(row, 0)))?;
     let next = items.last().map(|last| last.index + 1);

@@ -97,6 +97,7 @@ impl Query {
 
     /// The statement with everything bound; run it with `raw_query` or `raw_execute`.
     pub(super) fn prepare<'c>(&self, conn: &'c Connection) -> Result<CachedStatement<'c>> {
+        // A statement from the cache still has the values of its last run, so that all of them are bound anew.
         let mut statement = conn.prepare_cached(&self.sql)?;
         for (index, bind) in self.binds.iter().enumerate() {
             statement.raw_bind_parameter(index + 1, bind)?;

@@ -99,6 +99,8 @@ fn climb(
     // Another may have been first, and may have been of a later version.
     recognise(&transaction)?;
     let found = version(&transaction, names)?;
+    // Version 0 is left out: where there are no tables nothing is migrated, and new ones are made also where older ones
+    // are refused.
     if (1..top).contains(&found)
         && let Some(fault) = refuse(found, top)
     {
@@ -142,9 +144,12 @@ pub(super) fn make_again(conn: &Connection, names: &Names) -> Result<()> {
             format!("the table {} is not there any more; restore a backup", names.letters),
         ));
     }
+    // They come in the order in which the steps make them, a table before its indexes.
     for part in &missing {
         conn.execute_batch(&part.sql)?;
     }
+    // A table of counts that is empty would say that there are no letters. The transaction is that of the call, so that
+    // nobody writes one while they are counted.
     if lacks(&names.counts) {
         let Names { counts, letters, .. } = names;
         conn.execute_batch(&format!(
@@ -213,6 +218,7 @@ fn version_1(names: &Names) -> String {
         meta,
         ..
     } = names;
+    // Most indexes are partial: a letter that rests costs no entry in those of claims, operations and keys.
     let view = readable(names);
     format!(
         "
@@ -412,6 +418,8 @@ CREATE INDEX {items}_to_send ON {items} (operation, idx) WHERE outcome = 'queued
 /// The letters for human eyes: times and ids as text, payloads as text and JSON where they are.
 fn readable(names: &Names) -> String {
     let time = |column: &str| {
+        // A remainder has the sign of its number: without the second step times before 1970 would have a negative
+        // fraction.
         let nanos = format!("((t.{column} % 1000000000 + 1000000000) % 1000000000)");
         format!(
             "strftime('%Y-%m-%dT%H:%M:%S', (t.{column} - {nanos}) / 1000000000, 'unixepoch') \
@@ -428,6 +436,7 @@ fn readable(names: &Names) -> String {
         "claim_until",
     ];
     let times = times.map(time).join(",\n    ");
+    // A payload with a NUL is not shown as text, which SQLite's functions would cut off there.
     let Names { readable, letters, .. } = names;
     format!(
         "CREATE VIEW {readable} AS SELECT

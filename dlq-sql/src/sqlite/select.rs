@@ -75,6 +75,7 @@ pub(super) fn is_long(select: &Select) -> bool {
         _ => return false,
     };
     let mut rest = filter.clone();
+    // Age and status have indexes, along which a page is read in its order.
     (rest.since, rest.until) = (None, None);
     rest.statuses.clear();
     rest != Filter::default()
@@ -145,6 +146,7 @@ fn due(
             Ok((fields.time()?, fields.time()?, fields.letter()?, fields.int()?))
         })?);
     }
+    // The letters of each consumer came in order. Together they are handed out as if they stood in one line.
     places.sort_unstable();
     places.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(places.into_iter().map(|(_, _, letter, seq)| SelectedRows::letter(letter, seq)).collect())
@@ -194,6 +196,7 @@ pub(super) fn frozen(query: Query, names: &Names, spec: &OperationSpec) -> Query
 fn matching(names: &Names, filter: &Filter, older: Option<Older>) -> Query {
     let query = Query::new(format!("{LETTERS} FROM {} t WHERE ", names.letters)).filter(filter);
     match older {
+        // A cleanup takes nothing that is unresolved unless it was asked to (G9).
         Some(older) if older.include_unresolved => {
             query.push(" AND t.updated_at <= ").bind(older.latest)
         }
@@ -207,6 +210,7 @@ fn matching(names: &Names, filter: &Filter, older: Option<Older>) -> Query {
 fn eligible(names: &Names, consumer: &str, schedule: &Schedule) -> Query {
     let query = Query::new(format!("{LETTERS} FROM {} t WHERE t.consumer = ", names.letters))
         .bind(consumer)
+        // A death that is only suspected waits for a human, and a letter with a time to retry at is due by itself.
         .push(" AND t.status = 'pending' AND t.confirmed AND t.retry_after IS NULL")
         .push(" AND t.operation IS NULL AND t.retry_count < ")
         .bind(schedule.max_retries);
@@ -242,6 +246,7 @@ fn items(
 /// Queued items of one consumer. The index has to be named: from an index of an item on, SQLite would rather read every
 /// item, those that were sent long ago among them.
 fn queued(names: &Names, operation: OperationId, consumer: &str) -> Query {
+    // `CROSS JOIN` keeps SQLite to this order of the tables, whatever it thinks of their sizes.
     let Names { items, letters, .. } = names;
     Query::new(format!(
         "SELECT i.idx, i.letter_id, t.seq FROM {items} i INDEXED BY {items}_queued \

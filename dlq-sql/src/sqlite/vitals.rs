@@ -27,6 +27,7 @@ impl SqliteStore {
         if missing.iter().any(|part| part.kind == "table") {
             return Ok(findings);
         }
+        // The counts answer this, so that a check costs the same however many letters there are.
         let stats = self.stats(Filter::new()).await?;
         let now = self.now();
         let vitals = self.read(move |conn, names| {
@@ -44,6 +45,7 @@ impl SqliteStore {
             let used = self.read(|conn, _| used_pages(conn)).await.during("check the store")?;
             findings.extend(nearly_full(used, most.into()));
         }
+        // Only on demand, since it reads the whole file.
         if limits.is_deep {
             findings.extend(self.verify().await?.iter().map(|damage| damaged(damage)));
         }
@@ -64,6 +66,7 @@ fn waiting(conn: &Connection, names: &Names, now: i64) -> Result<(Vec<Waiting>, 
         })
     };
     loop {
+        // From one consumer to the next it is one step in the index, past all letters that wait for it.
         let next = next_consumer("", names, consumer.as_deref());
         consumer = next.first(conn, |record| Fields::after(record, 0).next())?;
         let Some(consumer) = &consumer else { return Ok((all, latest)) };
@@ -74,6 +77,8 @@ fn waiting(conn: &Connection, names: &Names, now: i64) -> Result<(Vec<Waiting>, 
 
 /// The consumer that comes next of those for which letters wait.
 fn next_consumer(explain: &str, names: &Names, after: Option<&str>) -> Query {
+    // Counting would read every row. Rows are numbered as they come, so that the distance says about how many there
+    // are.
     let sql = format!(
         "{explain}SELECT t.consumer FROM {} t WHERE t.available_at IS NOT NULL",
         names.letters
@@ -118,6 +123,7 @@ fn rows(conn: &Connection, table: &str) -> Result<u64> {
 
 fn used_pages(conn: &Connection) -> Result<u64> {
     let page = |pragma: &str| conn.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0));
+    // Free pages are filled before the file grows.
     let (all, free): (i64, i64) = (page("page_count")?, page("freelist_count")?);
     Ok((all - free).cast_unsigned())
 }

@@ -18,6 +18,7 @@ use super::unit::Unit;
 use crate::error::{Fault, Result};
 
 /// Maximum number of calls that share a transaction.
+// A bound, so that the first caller of a crowd waits for one flush and not for everybody who comes after it.
 const GROUP: usize = 256;
 
 /// A call that waits for its turn. May be run more than once: what an earlier run did was rolled back.
@@ -93,6 +94,8 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) async fn start(place: Location, tuning: Tuning, names: Arc<Names>) -> Result<Self> {
+        // The queue has no bound, since sending into a full one would block a thread of the runtime. Every caller waits
+        // for its answer, so that the queue is no longer than there are callers.
         let (jobs, waiting) = channel();
         let (opened, opens) = oneshot::channel();
         let cause = Arc::new(Mutex::new(None));
@@ -107,6 +110,7 @@ impl Writer {
                     let _ = opened.send(Err(fault));
                 }
             })?;
+        // The writer is made before the wait: a future that is dropped in it joins the thread.
         let writer = Self { jobs: Some(jobs), thread: Some(thread), cause };
         opens.await.unwrap_or_else(|_| Err(gone(None)))?;
         Ok(writer)
@@ -123,6 +127,7 @@ impl Writer {
         if !is_taken {
             return Err(self.gone());
         }
+        // A caller that is dropped here leaves its call in the queue: it is done all the same, and nobody hears of it.
         answer.await.unwrap_or_else(|_| Err(self.gone()))
     }
 
@@ -209,6 +214,7 @@ fn attempt(
     // between.
     execute(conn, "BEGIN IMMEDIATE").map_err(Lost::Begin)?;
     let rolled_back = |fault| {
+        // SQLite takes some transactions back by itself, on a full disk for one, and then refuses to do so again.
         if !conn.is_autocommit() {
             let _ = execute(conn, "ROLLBACK");
         }
@@ -275,6 +281,7 @@ impl Readers {
                     }
                 }
             })?);
+            // Where one cannot be opened, the others end with `readers`, which is dropped.
             opens.await.unwrap_or_else(|_| Err(gone(None)))?;
         }
         Ok(readers)
@@ -299,6 +306,7 @@ impl Readers {
 
 impl Drop for Readers {
     fn drop(&mut self) {
+        // This closes the channel: the threads do what is waiting in it, and end.
         self.looks = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -19,6 +19,7 @@ use crate::values::{self, signed};
 
 /// Writes all changes of `rows`. Returns the number of the last new note.
 pub(super) fn write(conn: &Connection, names: &Names, rows: &Rows) -> Result<Option<i64>> {
+    // A transaction in which nothing is written costs no flush, and most looks of an idle consumer are such.
     if rows.is_unchanged() {
         return Ok(None);
     }
@@ -170,6 +171,7 @@ impl<'r, 'c> Writer<'r, 'c> {
     fn try_insert(&mut self, row: &'r Row) -> Result<bool> {
         let statement = self.statement(0)?;
         let mut binder = Binder::new(statement);
+        // The order is that of the columns in `Names`: parameters have no names.
         columns::put_kept(row, &mut binder)?;
         columns::put_state(row, &mut binder)?;
         columns::put_run(row, &mut binder)?;
@@ -197,6 +199,7 @@ impl<'r, 'c> Writer<'r, 'c> {
             columns::put_body(&row.letter, &mut binder)?;
             columns::put_since(row, &mut binder)?;
         }
+        // The row is there: it was read in this transaction, and nobody else writes before that ends.
         binder.bind(before.tag)?;
         statement.raw_execute()?;
         // Counts change in the transaction of the letter, so that they are right at any moment, and after any crash.
@@ -229,6 +232,7 @@ impl<'r, 'c> Writer<'r, 'c> {
 
     fn counts(&mut self) -> Result<()> {
         let counts = std::mem::take(&mut self.counts);
+        // What several letters of a call change may cancel out, and then no row is touched.
         let mut changed = counts.into_iter().filter(|(_, by)| *by != 0);
         changed.try_for_each(|(kind, by)| self.write_count(kind, by))
     }
@@ -271,6 +275,7 @@ impl<'r, 'c> Writer<'r, 'c> {
     }
 
     fn start(&self, operation: &Operation, rows: &Rows) -> Result<()> {
+        // The row is written as the operation is at the end of the call, which spares an update.
         let mut operation = operation.clone();
         if let Some((_, change)) = rows.operations().find(|(id, _)| *id == operation.id) {
             change.apply(&mut operation, rows.now());
@@ -319,6 +324,7 @@ impl<'r, 'c> Writer<'r, 'c> {
             .bind(values::json(&operation.progress.by_outcome))?
             .bind(operation.id.as_bytes())?;
         statement.raw_execute()?;
+        // Apart, since a specification can be long and hardly ever changes.
         if change.spec.is_some() {
             let sql = format!("UPDATE {} SET spec = ?1 WHERE id = ?2", self.names.operations);
             let binds = (values::json(&operation.spec), operation.id.as_bytes());

@@ -276,6 +276,7 @@ async fn clocks_that_differ_are_found() {
              AS 'SELECT pg_catalog.statement_timestamp() + interval ''1 hour'''"
         ))
         .await;
+    // The schema stands first in the search path, so that its clock is asked and not that of the system.
     let joint = if bench.schema.url.contains('?') { '&' } else { '?' };
     let url = format!("{}{joint}options=-csearch_path%3D{name}%2Cpg_catalog", bench.schema.url);
     bench.store = PostgresStore::builder(url).schema(name).open().await.unwrap();

@@ -122,6 +122,7 @@ async fn a_cancelled_operation_has_sent_what_it_says() {
     let schema = Schema::fresh();
     let store = schema.store().await;
     store.put((0..100).map(letter).collect()).await.unwrap();
+    // So slowly that most letters are queued still when it is cancelled.
     let pace = Pace::per_second(10).unwrap();
     let operation = replay(&store, OperationSpec::replay(Filter::new()).pace(pace)).await;
     let mut claimers = JoinSet::new();

@@ -131,6 +131,7 @@ async fn a_mark_of_many_letters_has_time() {
          CREATE TRIGGER wait AFTER UPDATE ON dlq_events FOR EACH STATEMENT EXECUTE FUNCTION wait()",
     )
     .await;
+    // By the trigger each statement takes longer than this, and less than the ten times as long that it is given.
     let hurried = schema.builder().statement_timeout(Duration::from_secs(2)).open().await.unwrap();
     let marked = hurried.mark(Selection::all(), Mark::Resolved, by()).await.unwrap();
     assert_eq!((marked.changed, marked.skipped), (LETTERS, 0));

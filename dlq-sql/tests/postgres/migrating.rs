@@ -179,6 +179,7 @@ async fn many_may_migrate_at_once() {
         return;
     }
     let (schema, _store) = of_version_1(20).await;
+    // The only connection of the pool holds the lock, so that indexes have to be built on another.
     let migrate = || schema.builder().max_connections(1).apply_migration();
     for done in futures_util::future::join_all((0..8).map(|_| migrate())).await {
         done.unwrap();

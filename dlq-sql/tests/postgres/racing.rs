@@ -73,6 +73,7 @@ async fn g2_eight_at_once_write_the_same_deaths_once() {
         for (deaths, expected) in [(deaths, Receipt::Stored), (again, Receipt::Reopened)] {
             let puts = stores.iter().enumerate().map(|(n, store)| {
                 let mut deaths = deaths.clone();
+                // Each begins with another death, so that they meet at every one.
                 deaths.rotate_left(n);
                 store.put(deaths)
             });

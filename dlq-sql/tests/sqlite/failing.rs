@@ -142,6 +142,7 @@ async fn g9_what_was_deleted_before_a_failure_is_in_the_audit() {
     store.put((0..25).map(letter).collect()).await.unwrap();
     let by = || Actor::new("ana");
     store.mark(Selection::all(), Mark::Resolved, by()).await.unwrap();
+    // The third batch fails in its middle, and what it had deleted is there again.
     let refuse = "CREATE TABLE deletes (n); CREATE TRIGGER refuse BEFORE DELETE ON dlq_events \
                   BEGIN SELECT RAISE(ABORT, 'full') WHERE (SELECT count(*) FROM deletes) = 22; \
                   INSERT INTO deletes VALUES (1); END";

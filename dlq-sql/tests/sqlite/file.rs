@@ -108,6 +108,7 @@ async fn filters_take_any_number_of_values() {
     let store = SqliteStore::in_memory().await.unwrap();
     store.put((0..100).map(letter).collect()).await.unwrap();
     let mut filter = Filter::new();
+    // More values than a statement of SQLite may have parameters, which are 32,766.
     filter.ids = (0..40_000).map(|n| letter(n).id).collect();
     filter.message_ids = (10..40_000).map(|n| format!("evt-{n}")).collect();
     assert_eq!(store.count(filter).await.unwrap(), 90);

@@ -614,6 +614,7 @@ impl<const FLAW: usize> BrokerFixture for MemoryFixture<FLAW> {
         mut tell: impl FnMut(LetterId, &ReplayOutcome) + Send,
     ) -> Result<ReplayReport, StoreError> {
         replay.refused()?;
+        // It is compared at each letter: a store that begins to take them meanwhile stops the replay.
         let is_kept = replay.is_kept();
         let selected = replay.select().await?;
         let (mut report, mut stop) = (ReplayReport::default(), pin!(stop));

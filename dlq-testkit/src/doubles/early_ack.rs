@@ -32,6 +32,7 @@ impl<S: Source> Source for EarlyAckSource<S> {
     async fn next(&mut self) -> Result<Option<(Delivery, EarlyAckSettle)>, TransportError> {
         let Some((delivery, settle)) = self.inner.next().await? else { return Ok(None) };
         let lease = settle.lease();
+        // The broker forgets the message here, before anybody has handled it.
         settle.settle(Disposition::Succeeded).await?;
         Ok(Some((delivery, EarlyAckSettle { lease })))
     }

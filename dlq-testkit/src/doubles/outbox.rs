@@ -148,6 +148,7 @@ impl<O: Outbox> Outbox for FaultyOutbox<O> {
         if fault == Some(OutboxFault::DiesBefore) {
             return self.die().await;
         }
+        // The lock is given up before anything is awaited.
         let refused = {
             let script = self.script();
             let is_refused = |one: &Outgoing| script.refused.contains(&one.letter.id);

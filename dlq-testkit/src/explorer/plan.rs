@@ -83,6 +83,7 @@ impl Plan {
     pub fn and(&self, step: u32, fault: Fault) -> Self {
         let mut faults = self.0.clone();
         faults.push((step, fault));
+        // The last fault is the latest, behind which further ones are tried.
         faults.sort_by_key(|(step, _)| *step);
         Self(faults)
     }

@@ -56,6 +56,7 @@ impl Pulse {
     /// Returns true if the program says that it is well.
     pub(super) fn is_well(&self) -> bool {
         let ask = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that does not say is not taken to be well, so that it is blamed for nothing.
         ask.as_ref().is_some_and(|is_well| is_well())
     }
 }

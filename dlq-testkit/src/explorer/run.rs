@@ -16,6 +16,7 @@ use super::transport::{SteppedRetryQueue, SteppedSource};
 use super::world::{CONSUMER, World};
 
 /// Maximum time for a world to come to rest.
+// Time is paused, so that two days cost nothing.
 const HORIZON: Duration = Duration::from_secs(48 * 3600);
 /// Maximum number of times that a process may die or stop in one case.
 const MOST_LIVES: usize = 40;
@@ -79,6 +80,7 @@ async fn live(program: &dyn Program, world: &Arc<World>) {
     let mut frozen = Vec::new();
     for _ in 0..MOST_LIVES {
         let process = Process::new(Arc::clone(world));
+        // It is a task, so that a panic can be told from an end, and dropping the set is the death.
         let mut running = JoinSet::new();
         let health = Pulse::default();
         running.spawn(program.run(parts(&process, health.clone())));

@@ -253,6 +253,7 @@ impl Scenario {
 }
 
 fn spaced(delay: Duration) -> RetryPolicy {
+    // Without jitter, so that a plan takes the same steps each time.
     let backoff = Backoff::constant(delay).jitter(Jitter::None);
     RetryPolicy::new().with_max_attempts(3).with_backoff(backoff)
 }

@@ -135,6 +135,7 @@ fn further(plan: &Plan, steps: &[&'static str]) -> Vec<(Plan, &'static str)> {
     let last = plan.faults().last().map_or(0, |(step, _)| *step);
     let mut plans = Vec::new();
     for (step, what) in (1_u32..).zip(steps) {
+        // A fault before those of the plan would make another case of it, whose steps are not known.
         if step <= last {
             continue;
         }

@@ -133,6 +133,7 @@ impl RetryQueue for SteppedStore {
 impl Claims for SteppedStore {
     /// A step only when there is something to claim: else a case would be made of idle questions.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+        // Questions that are no steps have to fail, too, once the store is gone.
         self.is_there()?;
         let due = self.inner.next_due(request.filter.consumers.clone()).await?;
         if due.is_none_or(|due| due > self.process.world.now()) {

@@ -152,6 +152,7 @@ impl World {
             }
             let position = self.broker.publish(message);
             let origin = Origin::new("memory", "stories", position);
+            // The account is locked only here: a forgery looks into it as well.
             let mut tally = self.tally();
             tally.ids.push(LetterId::of(&origin, Some(self.clock.now()), CONSUMER));
             tally.published.push(Instant::now());
@@ -169,6 +170,7 @@ impl World {
 
     pub(super) fn violated(&self, what: String) {
         let violations = &mut self.tally().violations;
+        // What is broken is found again after each step that follows, and is told once.
         if !violations.contains(&what) {
             violations.push(what);
         }

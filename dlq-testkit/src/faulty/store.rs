@@ -102,6 +102,7 @@ fn has_nul(letter: &DeadLetter) -> bool {
 impl<S: Store> Sink for FaultyStore<S> {
     async fn put(&self, letters: Vec<DeadLetter>) -> Result<Vec<Receipt>, StoreError> {
         let mut receipts = Vec::new();
+        // Letters go in one by one, so that a fault concerns single letters of a batch.
         for letter in letters {
             if self.fault == Fault::RefusesNul && has_nul(&letter) {
                 return Err(StoreError::new(StoreErrorKind::Refused, "write the letter"));
@@ -313,6 +314,7 @@ impl<S: Store> Maintenance for FaultyStore<S> {
         if self.fault == Fault::RestoresOver
             && let Ok(there) = Selection::matching(filter.letters.clone())
         {
+            // What is there has to go first, or what is restored would be skipped.
             self.inner.delete_for_good(there, by.clone()).await?;
         }
         self.inner.undelete(filter, by).await

@@ -80,6 +80,7 @@ pub async fn a_deleted_letter_comes_back_as_it_was<F: StoreFixture>(check: Check
         assert!(shown.deleted_at > letter.state.created_at);
     }
     check.tick().await;
+    // Another process restores them, so that nothing may have stayed in the one that deleted them.
     let store = check.reopened().await;
     let restored = store.undelete(ArchiveFilter::new(), by()).await.expect("undelete answers");
     assert_eq!(restored, Marked { changed, skipped: 0 });

@@ -62,12 +62,14 @@ impl<F: StoreFixture> Check<F> {
     pub(super) fn now(&self) -> Timestamp {
         match self.fixture.clock() {
             Some(clock) => clock.now(),
+            // Every store keeps whole milliseconds exactly.
             None => Timestamp::from_millis(SystemClock.now().as_millis()),
         }
     }
 
     /// A lease long enough to do something in.
     pub(super) fn lease(&self) -> Duration {
+        // Where real time passes the end of a lease is waited for.
         if self.controls_time() { Duration::from_secs(30) } else { Duration::from_millis(400) }
     }
 

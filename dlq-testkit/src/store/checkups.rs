@@ -70,6 +70,7 @@ pub async fn a_claim_never_finished_is_found<F: StoreFixture>(check: Check<F>) {
 
 /// A retry record that is due, and that nobody takes, is found.
 pub async fn an_overdue_retry_is_found<F: StoreFixture>(check: Check<F>) {
+    // It is due when the leases of this check end, which is what time is passed for.
     let record = delayed_retry(&letter(1), 1, check.now().after(check.lease()));
     check.enqueue(record).await;
     assert_eq!(check.found(none().overdue(Duration::ZERO)).await, []);

@@ -62,6 +62,7 @@ pub async fn no_more_are_claimed_than_asked_for<F: StoreFixture>(check: Check<F>
     check.replay().await;
     assert!(check.claim(0).await.is_empty());
     assert_eq!(check.claim(1).await.len(), 1);
+    // Some databases know no number that large, and have to take it as a limit all the same.
     assert_eq!(check.claim(u32::MAX).await.len(), 2);
 }
 
@@ -109,6 +110,7 @@ pub async fn a_consumer_is_given_its_own_letters<F: StoreFixture>(check: Check<F
     check.put_one(&other).await;
     check.replay().await;
     let lease = check.lease();
+    // A name that is given twice must not hand its letters out twice.
     let claims = check.claim_by(ClaimRequest::due(["audit.write", "audit.write"], 9, lease)).await;
     assert_eq!(claims.iter().map(|claim| claim.letter.id).collect::<Vec<_>>(), [other.id]);
     let nobody = check.claim_by(ClaimRequest::due(["Orders.handle"], 9, lease)).await;
@@ -188,6 +190,7 @@ pub async fn an_extended_lease_keeps_the_letter<F: StoreFixture>(check: Check<F>
     check.replay().await;
     let claim = check.claim_one().await;
     for _ in 0..3 {
+        // Two leases pass in all, so that only the extensions keep the letter.
         check.pass(check.lease() * 2 / 3).await;
         assert!(check.extend(claim.token).await);
     }
@@ -252,6 +255,7 @@ pub async fn fences_grow_across_deletion<F: StoreFixture>(check: Check<F>) {
     check.replay().await;
     let former = check.claim_one().await;
     check.outlast_leases().await;
+    // A letter whose lease lasts could not be deleted.
     assert_eq!(check.delete(letter.id).await.changed, 1);
     check.put_one(&letter).await;
     check.replay().await;
@@ -280,6 +284,7 @@ pub async fn the_next_due_time_is_known<F: StoreFixture>(check: Check<F>) {
     check.replay().await;
     assert!(next().await.is_some_and(|at| at <= in_ms(check.now(), 1)), "an operation can release");
     let claim = check.claim_one().await;
+    // The end of a lease is a due time, too: somebody has to take the letter over then.
     assert_eq!(next().await, Some(claim.lease_until.min(due)));
     check.succeed(&claim).await;
     assert_eq!(next().await, Some(due));

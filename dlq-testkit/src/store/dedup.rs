@@ -106,6 +106,7 @@ pub async fn keys_are_not_mixed_up<F: StoreFixture>(check: Check<F>) {
         }
         letter_of(message, n).with_consumer(consumer)
     };
+    // Joined by colons, some of these would read the same.
     let letters = vec![
         of("a", None, "b:c", "d", 1),
         of("a:b", None, "c", "d", 2),
@@ -201,6 +202,7 @@ pub async fn old_duplicates_are_collapsed<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.count(Filter::new()).await, 5);
     assert_eq!(check.store.deduplicate(false).await.expect("deduplicate answers"), 0);
     assert_eq!(check.put_one(&copy("a", 1)).await, Receipt::Merged(found.id), "still known");
+    // Collapsing has switched deduplication on.
     assert_eq!(check.put_one(&copy("b", 9)).await, Receipt::Merged(copy("b", 4).id), "for good");
 }
 

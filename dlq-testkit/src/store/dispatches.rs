@@ -309,6 +309,7 @@ pub async fn g7_what_is_worn_or_terminal_is_set_aside<F: StoreFixture>(check: Ch
     check.record(taken[0].token, CONFIRMED).await;
     check.mark(letters[1].id, Mark::Pending).await;
     check.put_one(&died_again(&letters[0])).await;
+    // Upper and lower case are alike, as in searches.
     let text = letters[1].error().to_uppercase();
     let operation = check.start(once.terminal(text)).await;
     assert!(check.take(&operation, 9).await.is_empty());
@@ -336,6 +337,7 @@ pub async fn a_terminal_error_is_given_to_no_handler<F: StoreFixture>(check: Che
 /// Letters of a canary that were sent are outstanding until nothing was heard for a while; one that failed stops the rest.
 pub async fn a_canary_waits_for_news<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(3).await;
+    // Real time is waited for. A clock that is moved costs nothing.
     let wait = if check.controls_time() { 60_000 } else { 800 };
     let spec = to_origin().canary(1).canary_wait(Duration::from_millis(wait));
     let operation = check.start(spec).await;

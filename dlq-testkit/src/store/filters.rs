@@ -22,6 +22,7 @@ async fn fill<F: StoreFixture>(check: &Check<F>) -> Vec<DeadLetter> {
         let letter = varied(n);
         check.put_one(&letter).await;
         ids.push(letter.id);
+        // Some letters have the same time, of which the id decides the order.
         if n % 4 == 0 {
             check.tick().await;
         }

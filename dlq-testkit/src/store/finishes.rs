@@ -52,6 +52,7 @@ pub async fn finishing_twice_changes_nothing<F: StoreFixture>(check: Check<F>) {
     let before = check.get(claim.letter.id).await;
     check.tick().await;
     assert_eq!(check.finish(claim.token, death).await, Finished::Applied);
+    // Another end with the same token does not count either: the first one stands.
     let other = Finish::Resolved(Resolution::Succeeded);
     assert_eq!(check.finish(claim.token, other).await, Finished::Applied);
     assert_eq!(check.get(claim.letter.id).await, before);
@@ -75,6 +76,7 @@ pub async fn finishes_are_answered_one_by_one<F: StoreFixture>(check: Check<F>) 
         (unknown, success()),
         (other, success()),
         (claims[2].token, success()),
+        // The batch has ended this claim already: said again, that is applied and changes nothing.
         (claims[0].token, success()),
     ];
     let finished = check.store.finish(finishes).await.expect("finish answers");
@@ -126,6 +128,7 @@ pub async fn a_replay_may_be_retried<F: StoreFixture>(check: Check<F>) {
     assert_eq!((found.generation, found.attempts, found.delayed_retries), (1, 1, 1));
     assert_eq!(found.history, attempts);
     assert_eq!((found.class, found.cause), (latest.class, Some(latest.cause)));
+    // The group follows the latest failure, also while the message waits.
     let group = Fingerprint::of(&found.consumer, found.reason, Some(&latest));
     assert_eq!(found.fingerprint, group);
     assert_eq!(found.state.operation, Some(operation.id));

@@ -51,6 +51,7 @@ pub async fn pages_cover_every_letter_once<F: StoreFixture>(check: Check<F>) {
     for order in [Order::NewestFirst, Order::OldestFirst] {
         let whole = check.list(&Filter::new(), order, 1_000).await;
         assert_eq!(whole.len(), 41);
+        // Some of these end a page in the middle of one batch, some at its end, and some after all letters.
         for limit in [1, 2, 5, 20, 40, 41, 42] {
             assert_eq!(check.list(&Filter::new(), order, limit).await, whole, "{order:?} {limit}");
         }
@@ -109,6 +110,7 @@ pub async fn walking_is_not_disturbed_by_new_letters<F: StoreFixture>(check: Che
             seen.extend(page.letters.iter().map(|letter| letter.id));
             page.next
         } {
+            // Letters come in for some pages only, so that the walk ends.
             if n % 1_000 < 15 {
                 check.tick().await;
                 check.put_one(&letter(n)).await;
@@ -199,6 +201,7 @@ pub async fn a_cursor_outlives_its_letter<F: StoreFixture>(check: Check<F>) {
         let request = request.after(page.next).limit(100);
         let rest = check.store.list(Filter::new(), request).await.expect("list answers");
         let mut expected = check.ids(&Filter::new(), order).await;
+        // The third of the first page is gone, so that two are left of it.
         expected.drain(..2);
         assert_eq!(rest.letters.iter().map(|letter| letter.id).collect::<Vec<_>>(), expected);
         assert!(buried.contains(&last));

@@ -183,6 +183,7 @@ pub async fn a_cleanup_looks_at_the_last_change<F: StoreFixture>(check: Check<F>
 
 /// An age is inclusive, to the microsecond.
 pub async fn an_age_is_inclusive<F: StoreFixture>(check: Check<F>) {
+    // Only a clock that is moved can tell microseconds apart.
     if !check.controls_time() {
         return;
     }
@@ -336,6 +337,7 @@ pub async fn an_actor_is_kept_as_given<F: StoreFixture>(check: Check<F>) {
 pub async fn processed_events_are_kept<F: StoreFixture>(check: Check<F>) {
     let events: Vec<_> = (0..5_u32)
         .map(|n| ProcessedEvent {
+            // The ids are those of producers, who may write anything (G8).
             event_id: format!("evt-{n}\0"),
             subject: "orders.created".to_owned(),
             consumer: CONSUMER.to_owned(),
@@ -367,6 +369,7 @@ pub async fn crash_marks_count_unended_runs<F: StoreFixture>(check: Check<F>) {
     assert_eq!(begin(other).await, 0);
     assert_eq!(begin(one).await, 2);
     let end = async |id, left| CrashMarks::end(&check.store, id, left).await.expect("end answers");
+    // An end may be told twice: the answer of the first may have been lost.
     for _ in 0..2 {
         end(one, 2).await;
     }

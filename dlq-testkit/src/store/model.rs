@@ -93,6 +93,7 @@ pub fn compare<F: StoreFixture>(cases: u32) {
     if !F::is_available() {
         return;
     }
+    // No file is kept of failures: the shortest sequence stands in the panic.
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let steps = (any::<bool>(), vec(any_step(), 1..40));
     let ended = TestRunner::new(config).run(&steps, |(dedup, steps)| {
@@ -225,6 +226,7 @@ impl<S: Store> Side<'_, S> {
     /// Does one step and returns the answer as text, without what may differ: fences and ids of operations.
     async fn answer(&mut self, clock: &ManualClock, step: &Step) -> String {
         let now = clock.now();
+        // Shorter than the longest pass of time, so that some leases end.
         let lease = Duration::from_secs(2);
         match step {
             Step::Put(deaths) => {

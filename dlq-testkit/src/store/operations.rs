@@ -35,6 +35,7 @@ pub async fn a_plan_changes_nothing<F: StoreFixture>(check: Check<F>) {
     let before = check.list(&Filter::new(), Order::OldestFirst, 100).await;
     let plan = check.store.plan(all()).await.expect("plan answers");
     assert_eq!((plan.count, plan.past_cap), (11, 0));
+    // The pending one is held by the other operation.
     let ineligible = [(Status::Quarantined, 1), (Status::Resolved, 1), (Status::Pending, 1)];
     assert_eq!(plan.ineligible, BTreeMap::from(ineligible));
     let sample: Vec<_> = plan.sample.iter().map(|letter| letter.id).collect();
@@ -142,6 +143,7 @@ pub async fn two_operations_share_the_room<F: StoreFixture>(check: Check<F>) {
 pub async fn each_consumer_takes_its_own_part<F: StoreFixture>(check: Check<F>) {
     for n in 0..6 {
         let mut letter = letter(n);
+        // The letters of the other consumer stand first in the frozen order.
         if n < 3 {
             letter.consumer = "audit.write".to_owned();
         }
@@ -389,6 +391,7 @@ pub async fn items_come_in_pages<F: StoreFixture>(check: Check<F>) {
     check.bury_at_once(7).await;
     let operation = check.replay().await;
     let whole = check.items(&operation).await;
+    // A limit of 0 counts as 1, since a page of nothing would never come to an end.
     for limit in [0, 1, 3, 7, 8] {
         let mut items = Vec::new();
         let mut after = Some(0);
@@ -450,6 +453,7 @@ pub async fn a_retry_that_is_delayed_again_stays_in_its_operation<F: StoreFixtur
         check.finish(claim.token, Finish::Retry { due, history, attempts: 1 }).await;
     }
     for letter in &letters {
+        // A retry of a replay has the generation that the replay would die next.
         let record = letter.clone().with_generation(1);
         check.enqueue(delayed_retry(&record, 5, check.now())).await;
         let state = check.state(letter.id).await;

@@ -108,6 +108,7 @@ pub async fn a_large_canary_is_the_whole_operation<F: StoreFixture>(check: Check
 
 /// A rate is kept over any stretch of time, however often somebody claims.
 pub async fn a_rate_is_kept<F: StoreFixture>(check: Check<F>) {
+    // Where real time passes nobody can say how many letters are allowed at this moment.
     if !check.controls_time() {
         return;
     }

@@ -54,6 +54,7 @@ pub async fn the_writers_state_is_ignored<F: StoreFixture>(check: Check<F>) {
     check.put_one(&letter).await;
     let state = check.state(letter.id).await;
     assert_eq!((state.status, state.resolution), (Status::Pending, None));
+    // Replays are believed: letters may have been sent back at a broker before there was a store.
     assert_eq!((state.replays, state.retry_count, state.seen), (7, 7, 1));
 }
 
@@ -112,6 +113,7 @@ pub async fn receipts_come_in_order<F: StoreFixture>(check: Check<F>) {
     check.put_one(&letter(1)).await;
     let batch = vec![letter(0), letter(1), died_again(&letter(1)), letter(1), letter(2)];
     use Receipt::{Reopened, Stored, Superseded, Unchanged};
+    // The fourth is out of date by then, since the third is a later death of the same letter.
     assert_eq!(check.put(batch).await, [Stored, Unchanged, Reopened, Superseded, Stored]);
 }
 
@@ -222,6 +224,7 @@ pub async fn g2_a_later_death_of_other_bytes_is_a_second_letter<F: StoreFixture>
     check.put_one(&one).await;
     let before = check.get(one.id).await;
     check.tick().await;
+    // The second time the forged letter is known, and is a conflict all the same.
     for _ in 0..2 {
         assert_eq!(check.put_one(&forged).await, Receipt::Conflicting(second));
         assert_eq!(check.get(one.id).await, before, "it is left as it was");
@@ -331,6 +334,7 @@ pub async fn each_consumer_has_its_own_letter<F: StoreFixture>(check: Check<F>) 
     let mut other = letter(1);
     other.consumer = "audit.write".to_owned();
     let at = other.message.published_at();
+    // The consumer is part of the id (G2).
     other.id = dlq_core::LetterId::of(&other.origin, at, &other.consumer);
     check.put_one(&one).await;
     assert_eq!(check.put_one(&other).await, Receipt::Stored);

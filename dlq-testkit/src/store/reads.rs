@@ -23,6 +23,7 @@ pub async fn many_letters_come_as_they_were_asked_for<F: StoreFixture>(check: Ch
     for id in &ids {
         one_by_one.extend(check.store.get(*id).await.expect("get answers"));
     }
+    // One that is not there stands among the others.
     ids.insert(7, letter(99).id);
     let found = check.store.get_all(ids).await.expect("get_all answers");
     assert_eq!(found.len(), 30);
@@ -83,6 +84,7 @@ pub async fn a_search_finds_what_messages_hold<F: StoreFixture>(check: Check<F>)
             let listed = check.ids(&Filter::new(), order).await;
             let meant = |id: &LetterId| letters.iter().any(|it| it.id == *id && search.matches(it));
             let expected: Vec<_> = listed.into_iter().filter(meant).collect();
+            // A part may end by what it found, by what it read, or with the letters.
             for (limit, read_at_most) in [(1, 7), (3, 1_000), (1_000, 9), (1_000, 1_000)] {
                 let parts = SearchRequest::new().order(order);
                 let parts = parts.limit(limit).read_at_most(read_at_most);

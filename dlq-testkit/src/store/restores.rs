@@ -151,6 +151,7 @@ pub async fn a_resolved_letter_of_a_later_death_stays_resolved<F: StoreFixture>(
         later
     };
     let mut record = resolved(&letter(9));
+    // A record waits for its first death, which is generation 0.
     record.generation = 0;
     for (n, later) in [resolved(&old[0]), resolved(&old[1]), record].iter().enumerate() {
         if n == 1 {

@@ -33,6 +33,7 @@ pub async fn the_same_record_changes_nothing<F: StoreFixture>(check: Check<F>) {
     let before = check.get(letter(1).id).await;
     check.tick().await;
     check.enqueue(delayed_retry(&letter(1), 2, due)).await;
+    // Nor does one that knows of fewer attempts, which is older.
     check.enqueue(delayed_retry(&letter(1), 1, in_ms(due, 1))).await;
     assert_eq!(check.get(letter(1).id).await, before);
     assert_eq!(check.count(Filter::new()).await, 1);
@@ -65,6 +66,7 @@ pub async fn a_record_that_succeeded_stays_so<F: StoreFixture>(check: Check<F>) 
     check.tick().await;
     let claim = check.claim_one().await;
     check.succeed(&claim).await;
+    // A broker that has not heard that the message was put off hands it out once more.
     check.enqueue(delayed_retry(&letter(1), 9, check.now())).await;
     assert_eq!(check.put_one(&letter(1)).await, Receipt::Unchanged);
     assert_eq!(check.status(letter(1).id).await, Status::Resolved);

@@ -88,6 +88,7 @@ pub async fn permanent_errors_are_left_alone<F: StoreFixture>(check: Check<F>) {
 /// A letter that reached the cap stays visible and is skipped; it does not take another's place.
 pub async fn a_letter_at_the_cap_is_skipped<F: StoreFixture>(check: Check<F>) {
     let letters = check.bury(2).await;
+    // A batch of one: a letter at the cap that were counted would leave no room for the other.
     let capped = || schedule().max_retries(1).batch(1);
     assert_eq!(run(&check, capped()).await.0, 1);
     let claim = check.claim_one().await;

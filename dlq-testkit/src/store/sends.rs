@@ -64,6 +64,7 @@ impl<'c, F: StoreFixture> Sending<'c, F> {
         let mut outboxes = Outboxes::new();
         outboxes.add(outbox).expect("it is the only one");
         let store = BoxStore::new(self.check.store.clone());
+        // Fewer than the letters of some checks, so that these take several steps.
         Dispatcher::new(store, outboxes).lease(self.check.lease()).batch(10)
     }
 

@@ -11,6 +11,7 @@ use super::{Check, StoreFixture};
 use crate::fixtures::{died_again, failed, letter, varied};
 
 async fn recount<F: StoreFixture>(check: &Check<F>) -> Stats {
+    // The letters are counted anew from the list, which shows whether counts that a store keeps have drifted.
     let mut stats = Stats::default();
     let listed = check.list(&Filter::new(), Order::OldestFirst, 100).await;
     listed.iter().for_each(|letter| stats.add(letter));

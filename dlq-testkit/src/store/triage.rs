@@ -41,6 +41,7 @@ impl<F: StoreFixture> Check<F> {
 pub async fn a_group_keeps_its_record<F: StoreFixture>(check: Check<F>) {
     let key = key_of(&letter(1));
     assert_eq!(check.group_record(&key).await, GroupRecord::default());
+    // People write anything, and a terminal or a pattern of the database must not take it for more than text.
     let hostile = "a\0'\"\\\u{1b}[31m\u{202e}%";
     let update = GroupUpdate::new().triage(Triage::Acknowledged).owner("payments").note(hostile);
     let updated = check.update(&key, update).await;
@@ -86,6 +87,7 @@ pub async fn updates_of_groups_are_audited<F: StoreFixture>(check: Check<F>) {
 
 /// Two changes of a group at once are both kept, also where both make its record.
 pub async fn updates_of_groups_at_once_all_count<F: StoreFixture>(check: Check<F>) {
+    // Several times, each with a group of its own, since both have to meet before the record is there.
     for n in 0..8 {
         let key = GroupKey::new(format!("consumer-{n}"), other_fingerprint());
         let (one, other) = tokio::join!(

@@ -12,6 +12,7 @@ use crate::fixtures::{delayed_retry, died_again, letter};
 
 const WORKERS: u64 = 8;
 const LETTERS: u64 = 12;
+// No lease may end by itself, since the store and the model tell the time by different clocks.
 const LEASE: Duration = Duration::from_secs(3_600);
 
 /// A store, and what its worker has claimed there.

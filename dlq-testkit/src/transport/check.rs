@@ -81,6 +81,7 @@ impl<F: TransportFixture> Check<F> {
 
     /// Returns the time limit for something that the broker does by itself, the end of a lease included.
     pub(super) fn patience(&self) -> Duration {
+        // Generous, since a busy machine is not what a check is about.
         self.fixture.lease() * 2 + Duration::from_secs(30)
     }
 

@@ -28,6 +28,7 @@ pub async fn consumers_do_not_settle_for_each_other<F: TransportFixture>(check: 
     let mut shipping = check.fixture.source("shipping").await;
     let (left, settle) = check.next(&mut shipping).await;
     assert_eq!(number(&check.handle(&mut billing).await), 1);
+    // It is given back only now: a broker that has one settlement for all consumers has forgotten it.
     settle.settle(Disposition::Deferred { after: Duration::ZERO }).await.expect("it is confirmed");
     assert_eq!(number(&left), number(&check.handle(&mut shipping).await));
     check.nothing_more(&mut billing).await;
@@ -39,6 +40,7 @@ pub async fn processes_of_one_consumer_share<F: TransportFixture>(check: Check<F
     let (mut one, mut two) = (check.source().await, check.source().await);
     let mut seen = Vec::new();
     while seen.len() < 20 {
+        // The one that comes second is dropped, which must lose nothing.
         let (delivery, settle) = tokio::select! {
             next = check.next(&mut one) => next,
             next = check.next(&mut two) => next,

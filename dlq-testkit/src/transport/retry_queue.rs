@@ -72,6 +72,7 @@ pub async fn a_record_keeps_the_message<F: TransportFixture>(check: Check<F>) {
         if let Some(key) = hostile.key() {
             sent = sent.with_key(key.clone());
         }
+        // The check of exact bytes says what the broker cannot carry.
         if !check.fixture.publish(sent).await {
             continue;
         }
@@ -151,6 +152,7 @@ pub async fn a_hop_written_twice_is_one_record<F: TransportFixture>(check: Check
     let hop = check.enqueue_one(&mut source, &queue, WAIT).await;
     queue.enqueue(hop).await.expect("writing it again is fine");
     let _ = check.handle(&mut source).await;
+    // By the end of this a second record would be due.
     check.nothing(&mut source, WAIT).await;
     check.nothing_more(&mut source).await;
 }

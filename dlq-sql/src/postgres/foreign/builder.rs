@@ -74,6 +74,7 @@ impl ForeignBuilder {
     /// Says which column holds `field`; prevails over what is known of the table. A table whose columns are not known
     /// needs at least `payload`, and `subject` or `event`.
     pub fn map(mut self, field: Field, column: impl Into<String>) -> Self {
+        // A field has one column: the later call counts.
         self.fields.retain(|(known, _)| *known != field);
         self.fields.push((field, column.into()));
         self
@@ -158,6 +159,7 @@ impl ForeignBuilder {
         };
         sqlx::raw_sql(select::BEGIN).execute(&mut conn).await.map_err(refused)?;
         self.check_zone(&mut conn).await?;
+        // By the clock of the database: that of this machine may differ.
         let opened_at = Query::new("SELECT transaction_timestamp()");
         let opened_at = opened_at.first(&mut conn, |row| Fields::of(row).time()).await?;
         let found = catalogue::find(&mut conn, &self.table).await?;
@@ -207,6 +209,7 @@ impl ForeignBuilder {
             Query::new("SELECT (now() AT TIME ZONE ").bind(&*self.zone).push(") IS NOT NULL");
         let asked = query.first(conn, |row| Fields::of(row).flag()).await;
         asked.map(drop).map_err(|fault| match fault.kind() {
+            // The refusal of a zone has no kind of its own.
             StoreErrorKind::Unexpected => refusal(),
             _ => fault,
         })

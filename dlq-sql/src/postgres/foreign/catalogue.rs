@@ -109,6 +109,7 @@ async fn columns(conn: &mut PgConnection, oid: i64) -> Result<Vec<Listed>> {
 
 /// The primary key, or the smallest unique index of columns that are never NULL.
 async fn key(conn: &mut PgConnection, oid: i64, columns: &[Listed]) -> Result<Vec<usize>> {
+    // An index that is partial, deferred or of expressions lets two rows have the same columns.
     let query = Query::new(
         "SELECT (SELECT string_agg(k.number::text, ' ' ORDER BY k.place)
                  FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (number, place)

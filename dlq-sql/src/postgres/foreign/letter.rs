@@ -103,6 +103,7 @@ fn position(key: &[(&str, String)]) -> Position {
     for (_, value) in key {
         let _ = write!(text, "{}:{value}", value.len());
     }
+    // The hash by which ids are made is at hand, and takes any text.
     let hash = LetterId::of(&Origin::new("postgres", text, Position::Offset(0)), None, "");
     let number = u128::from_be_bytes(*hash.as_bytes());
     // The halves of 128 bits.
@@ -123,6 +124,7 @@ impl<'r> Cells<'r> {
         let message = self.message()?;
         let mut times = self.times()?;
         if times.all().next().is_none() {
+            // A letter has a time. The attribute says that the row had none.
             times.created = Some(self.reader.opened_at);
             self.attributes.insert("import.created-at".to_owned(), "unknown".to_owned());
         }
@@ -142,6 +144,7 @@ impl<'r> Cells<'r> {
         letter.class = class;
         letter = letter.with_history(history);
         letter.service = service.or_else(|| self.reader.service.clone());
+        // A row tells of one attempt at most, however many there were.
         letter.attempts = u32::from(letter.failure().is_some());
         letter.died_at = died_at;
         letter.attributes = std::mem::take(&mut self.attributes);

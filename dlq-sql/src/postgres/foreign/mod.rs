@@ -246,6 +246,8 @@ impl Paging {
 
     fn adapt(&mut self, rows: usize, bytes: usize) {
         if let Some(size) = bytes.checked_div(rows) {
+            // The next rows may be larger than those that were measured, so that a page grows by no more than four
+            // times.
             let fitting = Self::BYTES / size.max(1);
             self.rows = fitting.clamp(1, (self.rows * 4).min(Self::MOST));
         }

@@ -22,6 +22,7 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
 pub(super) fn status(word: &str) -> Option<(Status, Option<Resolution>)> {
     let resolved = |resolution| (Status::Resolved, Some(resolution));
     match &*word.trim().to_ascii_lowercase() {
+        // Whatever another program was about to do, nobody does it any more: the letter waits.
         "pending" | "new" | "open" | "failed" | "error" | "retrying" | "replaying" | "sent"
         | "held" | "processing" | "in_progress" => Some((Status::Pending, None)),
         "succeeded" | "success" | "successful" | "completed" | "complete" | "done" | "resolved"
