@@ -233,7 +233,12 @@ async fn a_verb_and_its_route_say_the_same() {
     ] {
         let (status, served) = get(&address, &format!("/api/v1/default/{route}"), "");
         assert_eq!(status, 200, "{route}: {served}");
-        let served: serde_json::Value = serde_json::from_str(&served).unwrap();
-        assert_eq!(served, run(args), "{args:?} and {route}");
+        let mut served: serde_json::Value = serde_json::from_str(&served).unwrap();
+        let said = run(args);
+        // A route gives pages, and says where the next begins, also where the command has read all of them.
+        if said.get("next").is_none() {
+            served.as_object_mut().unwrap().remove("next");
+        }
+        assert_eq!(served, said, "{args:?} and {route}");
     }
 }

@@ -237,11 +237,9 @@ pub async fn g6_what_is_cancelled_is_not_sent<F: StoreFixture>(check: Check<F>) 
     let (sending, operation) = Sending::dead(&check, OutboxFault::DiesBefore).await;
     check.store.control(operation.id, Control::Cancel, by()).await.expect("it is cancelled");
     check.outlast_leases().await;
-    let run = sending.other().run(operation.id, pending(), |_| {}).await;
-    assert_eq!(
-        timeout(PATIENCE, async { run }).await.expect("it ends").expect("it runs").confirmed,
-        0
-    );
+    let dispatcher = sending.other();
+    let run = timeout(PATIENCE, dispatcher.run(operation.id, pending(), |_| {})).await;
+    assert_eq!(run.expect("it ends").expect("it runs").confirmed, 0);
     assert!(sending.arrived().is_empty());
     for letter in &letters {
         assert_eq!(check.status(letter.id).await, Status::Pending);
