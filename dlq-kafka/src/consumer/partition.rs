@@ -190,6 +190,7 @@ impl Partition {
         if state.opening != Opening::Unknown || state.start.is_some() {
             return false;
         }
+        // The client may have begun at the first record already. `end` has what it delivers below passed over.
         (state.start, state.end) = (Some(end), Some((end, false)));
         true
     }

@@ -65,6 +65,7 @@ impl Lookup {
     ) -> Result<(Records, Later), SetupError> {
         let asked = places.iter().map(|(partition, _)| *partition).collect();
         let there = match self.some_partitions(&topic, asked).await {
+            // A topic that is gone has none of its records, which is an answer and no failure.
             Err(SetupError::NotFound(_)) => Partitions::new(),
             there => there?,
         };

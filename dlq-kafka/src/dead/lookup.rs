@@ -196,6 +196,7 @@ impl Unanswered {
         let is_of_topic =
             error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed);
         Self::Failed(match failed(asking.brokers, &asking.client, what, error) {
+            // Told apart, since a topic that may not be read concerns its own letters only, and a wrong setting concerns all.
             SetupError::Config(text) if is_of_topic => SetupError::Forbidden(text),
             failed => failed,
         })
@@ -223,6 +224,7 @@ impl Asking<'_> {
             let why = if is_settling { Unanswered::Settling } else { Unanswered::Failed };
             return Err(why(SetupError::NotFound(text)));
         };
+        // A topic that goes once more gets the time for settling again.
         missing.remove(topic);
         drop(missing);
         if let Some(error) = error {

@@ -139,6 +139,7 @@ impl KafkaSink {
             Ok(found) => {
                 let partitions = found.first()?.partitions;
                 let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
+                // It may come back with another number of partitions, by which those of further letters are chosen.
                 for known in topics.iter_mut().filter(|known| known.name == topic) {
                     known.partitions = partitions;
                 }
@@ -179,6 +180,7 @@ impl KafkaSink {
             Err(Unwritten::TooLarge) => {}
             written => return received(written, topic),
         }
+        // What tells most about the message goes last: first the older attempts, then what can be read from where it was born.
         let mut short = letter.clone();
         short.history = shortest(&letter.history);
         let written = self.write(&short, topic, partition).await;

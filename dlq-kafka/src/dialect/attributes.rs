@@ -20,6 +20,7 @@ impl Story<'_> {
             }
             kept.push_str(&shown(value));
         }
+        // Cut after joining: a name that stands there many times may not make the letter as large as its record.
         attributes.values_mut().for_each(cut);
         let mut set = |name: &str, value: String| attributes.insert(name.to_owned(), value);
         if let Some(dialect) = self.dialect {

@@ -171,6 +171,7 @@ impl<'a> Fields<'a> {
         let mut partitions = self.series(names.partition, names.partition_as);
         let mut offsets = self.series(names.offset, names.offset_as);
         let count = topics.len().min(partitions.len()).min(offsets.len());
+        // Counted from the newest: what a producer wrote under one of the names is older than what the dialect wrote.
         topics.drain(..topics.len() - count);
         partitions.drain(..partitions.len() - count);
         offsets.drain(..offsets.len() - count);

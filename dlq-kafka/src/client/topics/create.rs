@@ -44,6 +44,8 @@ impl Cluster {
         let answers = Handle::current()
             .block_on(asking)
             .map_err(|error| self.failed("create topics", error))?;
+        // Brokers create topic by topic, so some may be there although one failed. Running this again finds those and
+        // creates the rest.
         let (mut created, mut failure) = (Vec::new(), None);
         for answer in answers {
             match answer {

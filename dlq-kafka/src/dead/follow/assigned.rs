@@ -127,6 +127,8 @@ impl ConsumerContext for Assigned {
                 inner.joining = None;
                 for element in list.elements() {
                     inner.epochs += 1;
+                    // Each assignment has a number of its own. What an earlier one has yielded is confirmed to nobody (see
+                    // `place`).
                     let partition = Partition::new(inner.epochs);
                     inner.ours.insert(element.partition(), partition);
                 }

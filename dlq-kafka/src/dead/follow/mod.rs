@@ -249,6 +249,7 @@ impl Follow {
             let taken = all.get(index);
             taken.is_some_and(|taken| away::may_be_open(taken.record.timestamp, now))
         };
+        // The letters are copies. A future that is dropped while it waits leaves `taken` as it was, and nothing is yielded.
         let completing = self.letters.complete(&mut letters, may_wait, may_be_open);
         let Completed { mut missing, mut open } = completing.await?;
         self.letters.mark_for_store(&mut letters, &mut self.sent).await?;
@@ -310,6 +311,7 @@ impl Drop for Follow {
         // The thread leaves its group once nobody can ask any more.
         self.commands = None;
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Bounded: a client whose brokers are silent may take for ever to leave, and the thread goes on without this one.
         let _ = left.recv_timeout(LEAVING);
     }
 }
