@@ -165,6 +165,7 @@ impl RedisError {
     }
 
     fn answered(code: &str, detail: &str) -> (RedisErrorKind, String) {
+        // Read from the text as well, since 6.2 hides the code in there when a script fails.
         let is_forbidden = code == "NOPERM" || detail.contains("has no permissions");
         if is_forbidden || detail.contains("can't run this command") {
             // The server names the command or the key between quotes, but not if a script runs it.

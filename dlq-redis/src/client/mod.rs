@@ -140,6 +140,7 @@ impl RedisClient {
             endpoint::within(limit, redis::cmd("INFO").query_async::<Value>(&mut node)).await;
         let info = match info {
             Ok(text) => ServerInfo::read(&as_text(&text).unwrap_or_default()),
+            // A user with few rights may not run it, and what is not known is no reason to refuse a server that may be well.
             Err(error) if error.kind() == RedisErrorKind::Forbidden => {
                 tracing::warn!(address = %endpoint, "the user may not run `info`: version and settings are unknown");
                 ServerInfo::default()
@@ -280,6 +281,7 @@ impl RedisClient {
 
     /// Runs a script.
     pub(crate) async fn script(&self, call: &ScriptCall) -> Result<Value, RedisError> {
+        // A server knows the script unless it has restarted or failed over, so the text is not sent each time.
         match self.command(call.by_digest()).await {
             Err(error) if error.code() == Some("NOSCRIPT") => self.command(&call.by_text()).await,
             answer => answer,

@@ -166,6 +166,7 @@ impl Reader {
         };
         let answer = match answer {
             Ok(answer) => answer.map_err(RedisError::from)?,
+            // Without a code it counts as a lost connection, so what this read may have been handed is looked for.
             Err(_) => return Err(RedisError::timeout(BLOCK + SILENCE)),
         };
         // The lease began no earlier than the read, which may have blocked since.
@@ -183,6 +184,7 @@ impl Reader {
     ) {
         let mut ready = Vec::with_capacity(entries.len());
         for (id, count, pairs) in entries {
+            // Noted before the entries are passed on: a recovery looks behind it, and would find them a second time.
             if wire::position(&id) > wire::position(&self.last) {
                 self.last.clone_from(&id);
             }

@@ -19,6 +19,7 @@ impl RedisLetters {
         self.stands().await?;
         let mut findings = settings(self.client.server());
         let types = self.types().await?;
+        // With a ledger of another type reading fails, and the finding says more.
         let can_read = types.is_empty();
         findings.extend(types);
         if can_read {

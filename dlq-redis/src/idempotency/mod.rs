@@ -124,6 +124,8 @@ impl RedisIdempotency {
         let answer = self.client.script(&call).await;
         let answer = answer.map_err(|error| error.for_running_store(doing))?;
         let answer = Reply(answer);
+        // A key that somebody else uses is an error of its own: taken for free, it would be overwritten, and taken for
+        // done, the message would be lost.
         if answer.word() == "foreign" {
             return Err(foreign(doing, name));
         }

@@ -157,6 +157,7 @@ impl Inner {
             damages.extend(off);
             damages.extend(self.items_off().await?);
         }
+        // One fail-over may leave thousands of them, and the advice is the same for each.
         damages.truncate(MOST);
         Ok(damages.iter().map(|damage| damaged(damage)).collect())
     }
@@ -202,6 +203,7 @@ impl Inner {
         let mut off = Vec::new();
         for operation in self.list_operations(u32::MAX >> 1).await? {
             let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+            // Page by page: an operation may have a million items, and the server serves nobody else while it lists them.
             let mut cursor = "0".to_owned();
             loop {
                 let mut cmd = redis::cmd("HSCAN");

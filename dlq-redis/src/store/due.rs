@@ -27,6 +27,7 @@ impl Inner {
         for stored in live.into_iter().filter_map(|(_, stored)| stored) {
             let Some(release) = stored.operation.next_to_handlers(now) else { continue };
             let parts = self.queued(stored.operation.id, consumers).await?;
+            // A release without a letter in the queue would wake consumers for nothing.
             let has_some = try_join_all(
                 parts
                     .iter()

@@ -140,6 +140,7 @@ impl Inner {
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
         let search = Search::plan(&self.link, filter).await?;
+        // The counters know some fields only. A range of the index knows the times as well, and is counted by the server.
         if search.is_cheap() || !is_counted(filter) {
             return search.count(&self.link).await;
         }

@@ -59,12 +59,14 @@ impl Search {
         if search.ids.is_none() && !filter.message_ids.is_empty() {
             search.ids = Some(link.of_messages(&filter.message_ids).await?);
         }
+        // With one part there is nothing to choose, and letters by id are read without a walk.
         if search.tests.is_empty() || search.ids.is_some() {
             return Ok(search);
         }
         let mut facets = std::mem::take(&mut search.tests);
         facets.push(std::mem::take(&mut search.parts));
         let sizes = try_join_all(facets.iter().map(|parts| link.size(parts, filter))).await?;
+        // The cost is that of the part that is walked. The other parts are asked for each of its members.
         let smallest = (0..sizes.len()).min_by_key(|at| sizes[*at]).unwrap_or(0);
         search.parts = facets.remove(smallest);
         search.tests = facets;

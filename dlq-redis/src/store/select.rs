@@ -34,6 +34,7 @@ impl Picked {
 
     /// The first of these items.
     fn items(operation: OperationId, mut found: Vec<Item>, limit: usize) -> Self {
+        // The parts are those of several consumers, and an operation releases its letters by their numbers.
         found.sort_by_key(|item| item.index);
         found.truncate(limit);
         let mut picked = Self::default();
@@ -112,6 +113,7 @@ impl Inner {
             Select::Eligible { consumer, schedule, limit } => {
                 let filter = Filter::new().with_consumer(consumer.clone());
                 let search = Search::plan(&self.link, &only_pending(&filter)).await?;
+                // What a schedule takes depends on fields that no index has, so each pending letter of the consumer is asked.
                 let takes = |found: &StoredRow| schedule.takes(&found.row.letter);
                 let stroll = Stroll::all(Order::OldestFirst);
                 search

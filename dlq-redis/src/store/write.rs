@@ -43,6 +43,7 @@ pub(super) fn to_load(rows: &Rows, seen: &Seen) -> Vec<OperationId> {
     let is_unknown = |id: &OperationId| {
         let is_started = rows.started().iter().any(|operation| operation.id == *id);
         let state = seen.states.get(id).map(|state| &state[..]);
+        // An operation whose state was seen and is no canary is only counted, and the script looks for a canary once more.
         let is_plain = state.is_some_and(|state| state != b"canary");
         !is_started && !is_plain && !seen.operations.contains_key(id)
     };
@@ -59,6 +60,7 @@ pub(super) fn commit<'n>(names: &'n Names, rows: &Rows, seen: &Seen) -> Result<C
         typed: BTreeSet::new(),
         counts: BTreeMap::new(),
     };
+    // All comparisons come before the first write: scripts do not roll back.
     commit.compare_all(rows, seen);
     commit.letters(rows);
     commit.operations(rows, seen);
@@ -112,6 +114,8 @@ impl Commit<'_> {
                     let is_canary = stored
                         .as_ref()
                         .is_some_and(|it| it.operation.state == OperationState::Canary);
+                    // While a canary is out, the count of each letter decides whether it is over, so any change of the
+                    // operation counts.
                     let is_whole = *watch == Watch::Whole || is_canary;
                     let stored = stored.as_ref();
                     let (field, version) = if is_whole {
@@ -200,6 +204,7 @@ impl Commit<'_> {
                 self.write(&[b"HSET", owners, &names::owner(key), id.as_bytes()]);
             }
         }
+        // Summed up before: letters of one commit mostly share their counters, and each is written once.
         let counts = std::mem::take(&mut self.counts);
         for ((key, field), by) in counts.into_iter().filter(|(_, by)| *by != 0) {
             self.special(&[b"C", key.as_bytes(), &field, by.to_string().as_bytes()]);
@@ -243,6 +248,7 @@ impl Commit<'_> {
         let new: Vec<_> = is.difference(&was).collect();
         if !new.is_empty() {
             let mut args: Vec<&[u8]> = vec![b"ZADD", index];
+            // All scores are 0, so that the server orders the members by their bytes.
             args.extend(new.iter().flat_map(|member| [&b"0"[..], &member[..]]));
             self.write(&args);
         }

@@ -125,6 +125,8 @@ impl ForeignEntries {
             for score in score {
                 rank = rank.max(zset::below(client, key, score).await.map_err(failed)?);
             }
+            // The rank is only where reading begins. From then on it goes by members, as ranks move when others add and
+            // remove some.
             let start = Some(i64::try_from(rank).unwrap_or(i64::MAX));
             let seen = range.for_ever.then(HashSet::new);
             Cursor::Set { start, last: None, members: VecDeque::new(), size: FIRST, seen }
@@ -242,6 +244,7 @@ impl ForeignLetters {
         &self,
         members: Vec<Member>,
     ) -> Result<(Vec<Job>, usize), RedisError> {
+        // Plain reads in one round trip: a script would hold the server up for all of them.
         let looks: Vec<Cmd> = members.iter().flat_map(|member| self.looks(member)).collect();
         let each = looks.len() / members.len().max(1);
         let mut answers = self.client.commands(&looks).await?.into_iter();
