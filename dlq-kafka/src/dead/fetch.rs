@@ -90,6 +90,8 @@ impl Lookup {
                      what was committed: a transaction may not have ended",
                     bounds.end
                 );
+                // Between the two ends a record may come once its transaction has ended, unlike one before the beginning,
+                // which has gone.
                 later.insert((*partition, *offset), why);
             }
             (bounds.begin..bounds.end).contains(offset)

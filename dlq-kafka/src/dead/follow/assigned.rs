@@ -78,6 +78,7 @@ impl Assigned {
 impl Partitions {
     /// Returns true, once, if another member keeps the group from being shared.
     pub(super) fn is_kept_waiting(&mut self) -> bool {
+        // Taken, so that it is told once and not in every look.
         self.joining.take_if(|since| since.elapsed() >= JOINING).is_some()
     }
 

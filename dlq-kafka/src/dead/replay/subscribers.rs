@@ -111,6 +111,7 @@ impl Readers {
             match committed(brokers, group, &asked) {
                 Ok(committed) => {
                     let read = committed.elements().into_iter();
+                    // A partition without a commit has a negative offset.
                     let read = read.filter(|of| of.offset().to_raw().is_some_and(|at| at >= 0));
                     let readers = read.map(|of| (of.topic().to_owned(), group.to_owned()));
                     found.readers.extend(readers);
