@@ -153,6 +153,7 @@ impl RedisError {
 
     /// The error of a source that worked before: it goes on once somebody has helped.
     pub(crate) fn for_running_transport(&self, operation: &'static str) -> TransportError {
+        // Whatever it is: a source that ended because of a right that was taken away would have to be started again by hand.
         self.transport_error(operation, TransportErrorKind::Unavailable)
     }
 
@@ -212,6 +213,7 @@ impl RedisError {
                 RedisErrorKind::Unavailable,
                 "the server has no room for another client".to_owned(),
             ),
+            // Not among those that pass: a caller would repeat for ever what the server never takes.
             _ => (RedisErrorKind::Unexpected, format!("the server responds {code} {detail}")),
         }
     }

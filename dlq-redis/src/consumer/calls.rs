@@ -355,6 +355,7 @@ async fn scripted(
                     (0..chunk.len()).map(|at| Ok(said.get(at).is_some_and(|one| as_int(one) > 0))),
                 );
             }
+            // One script fails alone, and with it only the requests of its chunk.
             Err(error) => outcomes.extend(chunk.iter().map(|_| Err(error.clone()))),
         }
     }

@@ -38,6 +38,7 @@ pub(super) async fn read(shared: Arc<SourceState>, stop: CancellationToken) {
         last: FIRST.to_owned(),
         lost: false,
     };
+    // Short at first: a connection that has ended can mostly be replaced at once.
     let mut pause = FIRST_PAUSE;
     while !stop.is_cancelled() {
         let room = tokio::select! {
@@ -106,6 +107,7 @@ struct Reader {
 impl Reader {
     async fn turn(&mut self, room: OwnedSemaphorePermit) -> Result<(), RedisError> {
         let place = Arc::clone(&self.shared.place);
+        // A connection of its own: a blocked read would hold up every call that shares it.
         if self.connection.is_none() {
             let mut connection = self.shared.client.dedicated(&place.keys.stream).await?;
             let mut ask = redis::cmd("CLIENT");

@@ -116,6 +116,7 @@ impl RedisSettle {
             if left <= PAUSE {
                 return Err(error.for_running_transport(operation));
             }
+            // The last try leaves time for its answer before the lease ends.
             sleep(pause.min(left - PAUSE)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

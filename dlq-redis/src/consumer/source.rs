@@ -187,6 +187,7 @@ impl Source for RedisSource {
                 "fetched messages could not be given back in time: they come again when their lease ends"
             );
         }
+        // Tasks are left only where the time was over. What one of them was just handed comes again when its lease ends.
         self.tasks.abort_all();
         shared.ready.close();
     }

@@ -326,6 +326,7 @@ impl RedisTransport {
                 ));
             }
         }
+        // `MKSTREAM` creates the stream as well, so that a consumer may start before its producer.
         let mut cmd = redis::cmd("XGROUP");
         cmd.arg("CREATE").arg(&*keys.stream).arg(&*group);
         cmd.arg(if self.start == Start::Latest { "$" } else { "0" }).arg("MKSTREAM");

@@ -107,6 +107,7 @@ impl Inner {
         let mut counts: BTreeMap<(&str, Bytes), u64> = BTreeMap::new();
         let mut facets: BTreeMap<u8, u64> = BTreeMap::new();
         let mut all_sets: BTreeSet<(String, Bytes)> = BTreeSet::new();
+        // In chunks: one command for all members would hold the server up.
         for letters in found.chunks(50) {
             let members: Vec<_> = letters.iter().flat_map(|(_, members, ..)| members).collect();
             let mut cmd = redis::cmd("ZMSCORE");

@@ -123,6 +123,7 @@ pub(super) fn fields(row: &Row, changed: Changed) -> (Fields, Vec<&'static str>)
     };
     // State, item and key are written by every change, as they are small.
     set("s", Some(json(&state(row))));
+    // Apart from the state, which is JSON: the scripts read where the item of a letter is.
     set("o", row.item.map(|(id, index)| format!("{id}:{index}").into_bytes()));
     set("q", row.key.as_ref().map(|key| json(&key_of(key))));
     let letter = &row.letter;

@@ -199,6 +199,7 @@ impl Link {
             let keys = keys.iter().filter(move |key| key.kind.is_bulky() == is_bulky);
             keys.map(|key| key.to_string()).collect::<Vec<_>>()
         };
+        // The two kinds stand in two hashes, and each command reads one.
         let (few, many) = (of(false), of(true));
         let names = &self.names;
         let few = self.fields(&names.documents, &few);

@@ -253,6 +253,7 @@ impl Search {
     ) -> Result<()> {
         let mut bounds = self.bounds(part, stroll);
         let is_reverse = stroll.order == Order::NewestFirst;
+        // Where every letter of the part matches, the first step looks at no more members than are wanted.
         let is_plain = self.tests.is_empty() && self.is_exact;
         let (mode, most): (&[u8], _) = match depth {
             Depth::Head => (b"1", STEP),

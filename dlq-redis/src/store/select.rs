@@ -151,6 +151,7 @@ impl Inner {
         let search = Search::plan_none(filter);
         let is_whole = depth == Depth::Whole;
         let lines = names::lines(&filter.consumers);
+        // Without a clock of its own the store takes the server's time, which the script knows without a round trip.
         let now = now.map_or_else(Vec::new, |now| names::ordered(now).to_vec());
         let (mut found, mut after) = (Vec::new(), Vec::new());
         let mut over = if lost == 0 { 0 } else { super::random(u64::from(lost) * 20) };

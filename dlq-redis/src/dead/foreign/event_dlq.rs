@@ -191,6 +191,7 @@ impl EventDlq {
                     bytes += values.iter().flatten().map(Bytes::len).sum::<usize>();
                     self.letter(&member.name, &values)
                 }
+                // One key that somebody else has written is no reason to import none of the others.
                 Err(error) if error.kind() == RedisErrorKind::WrongType => {
                     Err("its key holds a value of another type".to_owned())
                 }

@@ -83,6 +83,7 @@ impl Story {
                 let cut = (0..=SHOWN.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
                 text[..cut.unwrap_or(0)].to_owned()
             }
+            // Half as many bytes, since each is two digits.
             Err(_) => hex(&value[..value.len().min(SHOWN / 2)]),
         };
         self.attributes.insert(format!("{}.{name}", self.dialect), text);
