@@ -162,6 +162,7 @@ impl Poller {
                 Some(Ok(message)) => self.received(&message, phase),
                 Some(Err(error)) => self.failed(error),
             }
+            // Only the first poll waits. What has come is handed over at once and not held back for more.
             (wait, fetched) = (Duration::ZERO, fetched + 1);
             if fetched >= BATCH {
                 break;
@@ -176,6 +177,7 @@ impl Poller {
     }
 
     fn received(&mut self, message: &BorrowedMessage<'_>, phase: Phase) {
+        // Records mostly come in runs of one partition, and the look-up takes a lock.
         let is_last = |partition: &Arc<Partition>| {
             partition.number == message.partition() && *partition.topic == *message.topic()
         };

@@ -412,6 +412,7 @@ impl KafkaSource {
                     let _ = place.partition.done(place.sequence);
                     return None;
                 }
+                // Counted as waiting also where it is due at once: `wake` takes off again what is put on here.
                 place.partition.hold(bytes);
                 let sleeping = Sleeping { delivery, place, due, bytes, again };
                 let now = self.clock().now();
@@ -558,7 +559,9 @@ impl Source for KafkaSource {
             if let Some(next) = self.admitted() {
                 return Ok(Some(next));
             }
+            // Only where nothing is due: writing again is for those that wait, and may wait a moment longer.
             self.write_again();
+            // What was released from its line goes before what is new, since it was received earlier.
             let next = match self.next.pop_front() {
                 Some(next) => Some(next),
                 None => match self.fetched() {
