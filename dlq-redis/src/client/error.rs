@@ -99,6 +99,7 @@ impl RedisError {
 
     /// Returns true if the connection was lost before there was a response.
     pub(crate) fn is_connection_lost(&self) -> bool {
+        // Not a refusal by the server and not a time-out: only a lost connection tells that no answer will come.
         self.source.as_ref().is_some_and(|error| error.is_io_error() && !error.is_timeout())
     }
 

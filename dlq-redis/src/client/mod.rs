@@ -305,10 +305,12 @@ impl RedisClient {
         // Zero would be for ever.
         let millis = u64::try_from(replica_timeout.as_millis()).unwrap_or(u64::MAX).max(1);
         wait.arg(wanted).arg(millis);
+        // The server may wait for its replicas for that long before it answers at all.
         let limit = self.limit().saturating_add(replica_timeout);
         // The text goes along only when the server turns out not to know the script.
         let mut script = call.by_digest().clone();
         loop {
+            // Known by its own first word: a server that does not know a script by its text either would be asked for ever.
             let is_told = script.args_iter().next() == Some(redis::Arg::Simple(b"EVAL".as_slice()));
             let cmds = [script, touch.clone(), wait.clone()];
             let mut answers = self.commands_within(&cmds, limit).await?.into_iter();

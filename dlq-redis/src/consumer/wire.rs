@@ -190,8 +190,10 @@ pub(crate) fn body(
 /// Writes one header.
 pub(crate) fn header(header: &Header, fields: &Fields, to: &mut impl FnMut(&[u8], &[u8])) {
     match (&header.value, header.name.strip_prefix(FIELD.as_bytes())) {
+        // A header that was read from a field of a foreign entry becomes that field again, so that its owners can read it.
         (Some(value), Some(field)) if is_foreign(field, fields) => to(field, value),
         (Some(value), _) => to(&[b"h:", &header.name[..]].concat(), value),
+        // A field always has a value, so that an absent one needs a name of its own (G8).
         (None, _) => to(&[b"n:", &header.name[..]].concat(), b""),
     }
 }

@@ -148,6 +148,7 @@ impl Inner {
                 }
             }
         }
+        // What is left has letters and no counter.
         let missing = counts.into_iter().filter(|(_, n)| *n > 0);
         off.extend(missing.map(|((key, field), n)| {
             let field = String::from_utf8_lossy(&field).into_owned();

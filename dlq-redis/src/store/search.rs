@@ -181,6 +181,7 @@ impl Search {
         for part in &self.parts {
             let mut bounds = self.bounds(part, Stroll::all(Order::OldestFirst));
             loop {
+                // Twice as many members, since the script reads no letters for a count.
                 let step = Step { scan: 2 * STEP, want: usize::MAX, mode: b"0" };
                 let [last, some, _] = self.step(link, part, &bounds, false, step).await?;
                 count += number(some);
@@ -194,6 +195,7 @@ impl Search {
     async fn by_ids(&self, link: &Link, stroll: Stroll, depth: Depth) -> Result<Vec<StoredRow>> {
         let found = link.letters(self.ids.iter().flatten().copied(), depth).await?;
         let place = |cursor: Cursor| (cursor.created_at, cursor.id);
+        // Here the bounds are tested one by one, as letters that are read by id come from no walk.
         let is_within = |it: &StoredRow| {
             let at = (it.row.letter.state.created_at, it.row.letter.id);
             let (after, upto) = (stroll.after.map(place), stroll.upto.map(place));
@@ -319,6 +321,7 @@ fn facets(filter: &Filter) -> Vec<Vec<Bytes>> {
         let parts = values.into_iter().map(|value| names::part(facet, value.as_ref().as_bytes()));
         parts.collect::<BTreeSet<_>>().into_iter().collect()
     }
+    // A pattern names no part of the index, so that with one of them subjects are tested here.
     let is_literal = filter.subjects.iter().all(dlq_core::SubjectPattern::is_literal);
     let subjects = filter.subjects.iter().filter(|_| is_literal);
     let operation = filter.operation.map(|id| names::part(names::OPERATION, id.as_bytes()));

@@ -92,6 +92,7 @@ impl Inner {
             }
             Select::Lapsed { operation, limit } => {
                 let parts = names::items(*operation, ItemOutcome::Sending, "");
+                // Only what a sender had claimed: nobody knows what became of it, so its outbox is asked first.
                 let has_lapsed = |item: &Item| {
                     let claim = item.row(*operation).and_then(|row| row.claim.as_ref());
                     claim.is_some_and(|held| held.sender.is_some() && held.until <= at)
@@ -210,6 +211,7 @@ impl Inner {
     ) -> Result<Picked> {
         let of_part = |part: Bytes| async move {
             let mut found = Vec::new();
+            // The number has 20 digits in the index, so that the order of bytes is that of numbers.
             let mut lower = [b"[", &part[..], format!("{from:020}").as_bytes()].concat();
             while found.len() < limit {
                 // Some of them are passed over, so that a small limit looks at more than it needs.

@@ -310,6 +310,7 @@ impl Commit<'_> {
         }
         self.write(&[b"RPUSH", names.operations.as_bytes(), id.as_bytes()]);
         if !operation.state.is_final() {
+            // The number is the score, so that those that run are listed in the order in which they were started.
             let number = seen.operation_number.unwrap_or(0).to_string();
             self.write(&[b"ZADD", names.live.as_bytes(), number.as_bytes(), id.as_bytes()]);
         }
@@ -372,6 +373,7 @@ impl Commit<'_> {
                     let consumers = names.consumers(operation);
                     self.typed(key.as_bytes(), "hash");
                     self.typed(consumers.as_bytes(), "hash");
+                    // Queued items stand apart by consumer in the index, and these fields say which parts there are.
                     self.write(&[b"HSET", consumers.as_bytes(), consumer.as_bytes(), b""]);
                     (None, Record::new(item, consumer))
                 }
@@ -416,6 +418,7 @@ impl Commit<'_> {
             self.typed(names.index.as_bytes(), "zset");
             let text = write_alias(alias);
             self.write(&[b"HSET", names.aliases.as_bytes(), id.as_bytes(), &text]);
+            // By the letter that is pointed at, so that whoever deletes that one finds what points to it.
             let member = [&names::aliases(alias.row)[..], id.as_bytes()].concat();
             self.write(&[b"ZADD", names.index.as_bytes(), b"0", &member]);
         }
@@ -440,6 +443,7 @@ impl Commit<'_> {
                 }
             }
         }
+        // The script keeps the greater of two, as commits need not come in the order of their tokens.
         if let Some(last) = rows.last_fence() {
             self.special(&[b"F", last.to_string().as_bytes()]);
         }
@@ -463,8 +467,10 @@ impl Commit<'_> {
 /// The counts that a letter is part of: the hash and the field of each.
 pub(super) fn counted<'n>(names: &'n Names, row: &Row) -> Vec<(&'n str, Bytes)> {
     let letter = &row.letter;
+    // A fingerprint has no space, so that the first one ends it whatever the consumer is called.
     let group = format!("{} {}", letter.fingerprint, letter.consumer).into_bytes();
     let mut counts = vec![(&*names.counts, super::counts::field(letter)), (&*names.groups, group)];
+    // Only consumers with letters in line, so that waking and counting walk no line that is empty.
     if row.available_at().is_some() {
         counts.push((&*names.lines, letter.consumer.clone().into_bytes()));
     }

@@ -187,6 +187,7 @@ impl ForeignEntries {
         };
         let (since, from) = (self.range.since, self.range.from.first().map(place_of));
         self.found.extend(jobs.into_iter().filter_map(|mut job| {
+            // Asked of each letter as well: the range by rank or id is only as exact as the scores of the library.
             let is_late = |died_at: Timestamp| since.is_none_or(|since| died_at >= since);
             let is_wanted = job.letter().is_none_or(|(_, letter)| is_late(letter.died_at))
                 && from.is_none_or(|from| job.place >= from);
