@@ -223,6 +223,7 @@ fn blocked(
         Offset::Offset(offset) => format!("from offset {offset} on"),
         _ => "from its beginning on".to_owned(),
     };
+    // Other errors are of a broker that is away, and tell nothing about the records.
     let code = error.rdkafka_error_code().filter(|code| is_of_a_topic(*code))?;
     let said = reason.of(error);
     let why = match code {

@@ -274,6 +274,7 @@ impl Asking<'_> {
         }
         let found = self.client.offsets_for_times(asked, PATIENCE).map_err(failed)?;
         let each = found.elements().into_iter().map(|found| {
+            // One partition that does not answer fails all: a reading without it would look complete.
             found.error().map_err(failed)?;
             let partition = u32::try_from(found.partition()).unwrap_or(0);
             let offset = found.offset().to_raw().and_then(|raw| u64::try_from(raw).ok());

@@ -278,6 +278,7 @@ async fn filled(
     while let Some(((index, partition), read)) = found.try_next().await? {
         match read {
             Ok(record) => {
+                // Where another record stands there by now, the letter stays among those whose message has gone.
                 if let Some(letter) = resolved(letters[index].clone(), &record) {
                     missing.remove(&index);
                     letters[index] = letter;

@@ -189,6 +189,7 @@ impl<'a> Reader<'a> {
         let queues = match scan.sequence {
             Sequence::AsItComes => None,
             Sequence::ByTime { ahead } => {
+                // The partitions of a round share the memory, and only one round is read at a time.
                 let partitions = scan.rounds.iter().map(Vec::len).max().unwrap_or(0);
                 Some(Queues::new((ahead / partitions.max(1)).max(AHEAD_OF_ONE)))
             }

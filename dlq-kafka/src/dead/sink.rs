@@ -98,6 +98,7 @@ impl KafkaSink {
         let wanted: Vec<_> = of.iter().map(|of| topic.wanted(of)).collect();
         let opened = async {
             let found = topics::ensure(brokers, &wanted, creates).await?;
+            // Made at once and not with the first letter: a wrong setting is to show when the consumer starts.
             let producer = Producer::new(brokers)?;
             let again = creates.then(|| {
                 let (brokers, wanted) = (brokers.clone(), wanted.clone());

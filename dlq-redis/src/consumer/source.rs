@@ -89,12 +89,14 @@ impl RedisSource {
             What::Record { name, fence, count, body, payload } => {
                 let delivery = match Body::read(&body, payload.clone(), Arc::clone(&place.subject))
                 {
+                    // A record has no entry in the stream, so nothing stands at the place that it is given.
                     Some(record) => self.incoming.record(record, || self.origin("0-0")),
                     None => self.damaged(&name, payload),
                 };
                 (delivery.with_deliveries(small(count)), SettleTarget::Record { name, fence })
             }
         };
+        // Of a retry record it is the origin of the message, by which `Written` knows what was written for it.
         let origin = delivery.origin().clone();
         (delivery, RedisSettle::new(Arc::clone(&self.shared), target, origin, since))
     }

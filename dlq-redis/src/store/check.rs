@@ -66,6 +66,7 @@ impl Inner {
         let section = |name| async move {
             match self.info(name).await {
                 Ok(info) => Ok(Some(info)),
+                // A right that is missing is a finding, and not a reason to find nothing else.
                 Err(Fault::Redis(error)) if error.kind() == RedisErrorKind::Forbidden => Ok(None),
                 Err(fault) => Err(fault),
             }
@@ -167,6 +168,7 @@ impl Inner {
     /// Sets of ids that have too few or too many.
     async fn sets_off(&self, expected: &BTreeSet<(String, Bytes)>) -> Result<Vec<String>> {
         let names = &self.link.names;
+        // Counted and not listed: one eviction may take a set of hundreds.
         let (mut missing, mut found) = (expected.len(), 0);
         let digits: Vec<_> = (0..4096).map(|n| format!("{n:03x}")).collect();
         for digits in digits.chunks(64) {

@@ -300,6 +300,7 @@ fn letter(id: LetterId, state: &State, run: Run, body: Body) -> Result<DeadLette
     let (reason, fingerprint) =
         (word(id, "reason", &state.reason)?, word(id, "fingerprint", &run.fingerprint)?);
     let mut letter =
+        // Under the id and the fingerprint that are stored: another version may compute them in another way.
         DeadLetter::identified(id, fingerprint, message, body.origin, body.consumer, reason);
     letter.generation = run.generation;
     letter.service = body.service;

@@ -55,6 +55,7 @@ pub(super) fn give(
     match client.send(record) {
         Ok(()) => Ok(()),
         Err((error, record)) => {
+            // The client gives back what it did not take, so that a record can be given to it again as it was.
             let headers = record.headers.unwrap_or_default();
             let waiting = record.delivery_opaque.waiting;
             Err(Box::new(Refused { error, entry: Entry { key, value, headers, waiting, since } }))

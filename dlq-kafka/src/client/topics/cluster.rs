@@ -111,6 +111,7 @@ pub(crate) fn failed(
     what: &str,
     error: KafkaError,
 ) -> SetupError {
+    // A refusal of the request says more than any trouble of the client, so it is looked at first.
     if let Some(code) = code(&error).filter(|code| is_refusal(*code)) {
         return SetupError::Config(format!("{what}: {error}{}", allow(brokers, code)));
     }

@@ -90,6 +90,7 @@ fn not_created(
         InvalidReplicationFactor => "; there are fewer brokers than that, ask for less",
         _ => "",
     };
+    // Advice only where an operator has to act. What passes is tried again.
     match SetupError::answered(&what, KafkaError::AdminOp(code)) {
         SetupError::Config(text) => SetupError::Config(text + advice),
         other => other,

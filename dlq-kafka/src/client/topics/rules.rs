@@ -135,6 +135,7 @@ impl Judged {
     fn sources(&mut self, wanted: &WantedTopic, seen: &Seen, all: &BTreeMap<String, Seen>) {
         let is_stage = matches!(wanted.role, Role::Stage { .. });
         let needed = partitions(wanted, all);
+        // Partitions cannot be taken away, and more of them do no harm, so only fewer are told.
         if needed.is_some_and(|needed| seen.partitions < needed) {
             let (severity, advice) = if is_stage {
                 (

@@ -94,10 +94,12 @@ impl Follow {
     ) -> Result<Self, StoreError> {
         let (topic, group) = (Arc::clone(&letters.topic), letters.group_name());
         Mark::check(&store, OPENING)?;
+        // Before anything is written: a store that nobody finds would not keep a replay from sending past it (G6).
         marks::check_group(&topic, &group, OPENING)?;
         let (brokers, name) = (letters.brokers().clone(), group.clone());
         let member = blocking(OPENING, move || join(brokers, topic, &name, store, lease)).await?;
         let (commands, asked) = mpsc::channel();
+        // The thread is not joined: to leave may block for longer than anybody waits, so it tells when it is done.
         let (leaving, left) = mpsc::channel();
         let thread = std::thread::Builder::new().name("dlq-follow".to_owned());
         let started = thread.spawn(move || {

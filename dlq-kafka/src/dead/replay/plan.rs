@@ -188,6 +188,7 @@ impl KafkaReplay {
 
     /// Says of letters of other clusters how they can be sent.
     fn note_strangers(&self, selected: &Selected<'_, LetterPosition>, notes: &mut Vec<String>) {
+        // The alias is what the operator has called the cluster, and is easily forgotten in one of two places.
         let here = self.letters.brokers().cluster();
         let mut strangers: BTreeMap<&str, u64> = BTreeMap::new();
         for (row, why) in &selected.skip {

@@ -26,6 +26,7 @@ pub(super) async fn unheard(
     ways: BTreeMap<Way, BTreeSet<String>>,
 ) -> BTreeMap<Way, String> {
     let brokers = brokers.clone();
+    // Kept aside, so that each way has an answer even where the thread gives none.
     let all: Vec<Way> = ways.keys().cloned().collect();
     let asked = aside(ASKING * 4, move || {
         let begun = Instant::now();

@@ -206,6 +206,7 @@ impl Entries for ForeignEntries {
     async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         while self.found.is_empty() {
             if !self.fetch().await.map_err(|error| error.for_running_store(READING))? {
+                // Told where there is nothing more just now, so that one line tells of all that came before.
                 self.passed.tell();
                 if !self.range.for_ever {
                     return Ok(Vec::new());
@@ -298,6 +299,7 @@ impl ForeignLetters {
         let failed = |error: RedisError| error.for_running_store(READING);
         let mut found: Vec<Option<Job>> = places.iter().map(|_| None).collect();
         if self.kind.is_stream() {
+            // In parts: jobs may be large, and all of an answer is in memory at once.
             for (places, found) in places.chunks(FIRST).zip(found.chunks_mut(FIRST)) {
                 let look = |place: &EntryId| {
                     let id = entry_id(*place);
