@@ -49,6 +49,7 @@ fn look(brokers: &Brokers, deployment: &Deployment) -> Result<Vec<Finding>, Setu
         };
         match cluster.look_until(settling, name)? {
             Look::There(seen) => _ = all.insert(name.clone(), seen),
+            // A finding and not an error, so that one check tells all that is missing.
             Look::Missing => findings.push(not_there("missing", "create it".to_owned())),
             Look::Refused(text) => findings.push(not_there("unknown", text)),
         }
@@ -67,6 +68,7 @@ fn look(brokers: &Brokers, deployment: &Deployment) -> Result<Vec<Finding>, Setu
     let former = former.filter(|stage| !wanted.contains_key(&stage.topic));
     findings.extend(former.map(|stage| rules::former(&stage.topic)));
     let mut settings = Vec::new();
+    // Each broker has settings of its own, and one that is away must not hide those of the others.
     for id in cluster.ids.clone() {
         match cluster.settings(Instant::now(), &[ResourceSpecifier::Broker(id)]) {
             Ok(of_broker) => settings.extend(of_broker.into_iter().map(|one| (id, one))),
@@ -82,6 +84,7 @@ fn look(brokers: &Brokers, deployment: &Deployment) -> Result<Vec<Finding>, Setu
 fn ageing(cluster: &Cluster, name: &str, seen: &Seen) -> Result<Option<Finding>, SetupError> {
     let Some(retention) = seen.retention() else { return Ok(None) };
     let of: Vec<_> = seen.readable().map(|partition| (name, partition)).collect();
+    // The brokers find the first younger record by their time index, so that no letter is read for this.
     let then = SystemClock.now().before(rules::nearly(retention)).as_millis();
     let young = cluster.offsets(&of, Offset::Offset(then.max(0)))?;
     let (first, end) =

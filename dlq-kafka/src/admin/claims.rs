@@ -19,6 +19,7 @@ const OFFSETS: u64 = 10_000;
 pub(super) async fn check(deployment: &Deployment, brokers: &Brokers) -> Vec<Finding> {
     let mut groups: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for plan in &deployment.consumers {
+        // In topics of a group's own everything is for that group.
         let shared = plan.ladder.as_ref().filter(|ladder| Ladder::is_shared(ladder));
         let stages = shared.and_then(|ladder| ladder.stages(&plan.topic, &plan.group).ok());
         for stage in stages.into_iter().flatten() {
@@ -94,6 +95,7 @@ fn absent(
 ) -> Result<BTreeSet<String>, SetupError> {
     let mut absent = BTreeSet::new();
     for group in groups {
+        // A client asks for the offsets of its own group only.
         let mut cluster = Cluster::new(brokers, Some(&group))?;
         let Look::There(seen) = cluster.look(topic)? else { continue };
         let of: Vec<_> = (0..seen.partitions).map(|partition| (topic, partition)).collect();

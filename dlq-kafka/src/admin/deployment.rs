@@ -97,6 +97,7 @@ impl Deployment {
     pub(super) fn former(&self, names: &[String]) -> Vec<Stage> {
         let none = Ladder::of([]);
         let of = |ConsumerPlan { topic, group, ladder }: &ConsumerPlan| {
+            // A consumer without retries may have had some, whose topics have the default names.
             let own = Some(ladder.as_ref().unwrap_or(&none)).filter(|ladder| !ladder.is_shared());
             own.map(|ladder| ladder.former(names, topic, group)).unwrap_or_default()
         };

@@ -54,6 +54,7 @@ pub(super) fn former(topic: &str) -> Finding {
 pub(super) fn brokers(all: &[(i32, Settings)]) -> Vec<Finding> {
     RULES
         .iter()
+        // Brokers mostly share their settings, and the same finding for each of them would bury the others.
         .filter_map(|rule| all.iter().find_map(|(id, settings)| rule(*id, settings)))
         .collect()
 }

@@ -156,6 +156,7 @@ impl Brokers {
                 )));
             }
         }
+        // Apart from `OURS`: the value that holds anyway is no reason to refuse a configuration that is shared with others.
         match self.settings.get("isolation.level").map(String::as_str) {
             None | Some("read_committed") => {}
             Some(level) => {

@@ -53,6 +53,7 @@ impl SetupError {
             {
                 Self::Config(text)
             }
+            // What is not known to be final is worth another try. A wrong guess the other way would stop a consumer for good.
             _ => Self::Unavailable(text, Some(error.into())),
         }
     }

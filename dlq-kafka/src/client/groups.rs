@@ -111,6 +111,7 @@ fn ask(brokers: &Brokers, name: Option<&str>) -> Result<Groups, SetupError> {
         if is_over || (is_list && silent.is_empty()) {
             return Ok(Groups { list, silent });
         }
+        // A refused connection answers at once, and a cluster needs time to hand over what a broker has left.
         sleep(within.saturating_sub(asked.elapsed()));
         within = (within * 2).min(ANSWER[1]);
     }
@@ -146,6 +147,7 @@ fn ask_once(
         drop(client.poll(EACH));
         match client.context().lock().take() {
             Some(seen) => break seen,
+            // Without statistics no broker counts as heard, so that a part is never taken for the whole.
             None if Instant::now() >= until => break HashMap::new(),
             None => {}
         }

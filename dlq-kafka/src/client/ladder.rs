@@ -48,6 +48,7 @@ impl Ladder {
     /// Stages of these delays.
     pub fn of(delays: impl IntoIterator<Item = Duration>) -> Self {
         let mut delays: Vec<_> = delays.into_iter().collect();
+        // Sorted, so that the first stage that is long enough is the shortest one, and the last is the longest.
         delays.sort_unstable();
         delays.dedup();
         Self { delays, template: "{topic}.{group}.retry.{delay}".to_owned() }
@@ -88,6 +89,8 @@ impl Ladder {
                     self.template
                 ));
             }
+            // Two stages in one topic would hold up each other's records, and a stage in the topic itself would delay its
+            // messages.
             if name == topic || stages.iter().any(|stage| stage.topic == name) {
                 return wrong(format!(
                     "`{}` gives the name `{name}` twice; it has to contain {{topic}} and {{delay}}",

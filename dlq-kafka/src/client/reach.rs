@@ -90,11 +90,13 @@ pub(crate) fn of_group<C: ConsumerContext, T>(
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
+        // The client answers a refused request with a timeout, and says why only to who polls it.
         if let Some(why) = refusal(consumer, heard, Yields::Nothing) {
             return Err(SetupError::Config(format!(
                 "{what}: {why}; allow `Describe` on the group"
             )));
         }
+        // Silence and a group on the move may pass. Any other error is an answer, and asking again gets the same.
         let is_silent = error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut);
         if begun.elapsed() >= PATIENCE || !(is_silent || is_moving(&error)) {
             return Err(SetupError::answered(what, error));
@@ -124,6 +126,7 @@ fn refusal<C: ConsumerContext>(
     heard: &Heard,
     yields: Yields,
 ) -> Option<String> {
+    // The number is bounded: a client in trouble tells of it as fast as it is polled.
     if yields == Yields::Nothing {
         for _ in 0..NEWS {
             drop(consumer.poll(Duration::ZERO));
@@ -151,6 +154,7 @@ pub(crate) fn partitions<C: ConsumerContext>(
             (Some(found), None) if !found.partitions().is_empty() => {
                 return Ok(found.partitions().iter().map(|partition| partition.id()).collect());
             }
+            // A right that is missing is not waited for, unlike a topic that one broker has not heard of yet.
             (_, Some(code)) if is_refusal(code) => {
                 let text = format!("topic `{topic}` at {bootstrap}: {code}");
                 return Err(SetupError::Config(text));
@@ -190,6 +194,7 @@ fn metadata<C: ConsumerContext>(
             return Err(SetupError::Config(text));
         }
         if begun.elapsed() >= PATIENCE {
+            // The error of the request is a timeout. What the client has complained of meanwhile says more.
             let why = heard.last().map_or_else(|| error.to_string(), |(_, why)| why);
             let within = PATIENCE.as_secs();
             let text = format!("no broker at {bootstrap} answered within {within} s: {why}");

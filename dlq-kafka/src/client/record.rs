@@ -46,6 +46,7 @@ impl Record {
 
     /// About how many bytes it takes in memory.
     pub(crate) fn size(&self) -> usize {
+        // What the structures take besides their bytes, by estimate: a record without a payload still takes room.
         const EACH: usize = 256;
         let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         let header = |header: &Header| header.name.len() + part(&header.value) + 64;

@@ -47,6 +47,8 @@ pub(crate) struct Rest {
 
 impl Rest {
     pub(crate) fn of(message: &Message, origin: &Origin) -> Self {
+        // If one header cannot be written, all of them go into `REST`: names may repeat, and their order is the producer's
+        // (G8).
         let is_exact = message.headers().iter().all(|header| name(header).is_some());
         // Readers fill in their own alias where none is said, so any other than `default` is written out.
         let is_plain = origin.transport() == "kafka"
@@ -99,6 +101,7 @@ fn insert(headers: OwnedHeaders, header: &Header) -> OwnedHeaders {
 }
 
 fn with_rest(headers: OwnedHeaders, rest: &Rest) -> Result<OwnedHeaders, serde_json::Error> {
+    // Most records say nothing here, and pay for no header and no JSON.
     if *rest == Rest::default() {
         return Ok(headers);
     }
@@ -114,6 +117,7 @@ pub(crate) fn pack_letter(
     let mut rest = Rest::of(&letter.message, &letter.origin);
     let mut facts = Facts::of(letter);
     if let Some((name, value)) = attribute {
+        // A letter that was copied from elsewhere may name its group already, and that is the one whose handler failed.
         facts.attributes.entry(name.to_owned()).or_insert_with(|| value.to_owned());
     }
     rest.facts = Some(facts);
@@ -142,6 +146,7 @@ impl Unpacked {
 /// Reads what [`pack`] wrote. Never fails: of a record that somebody else wrote, `origin` is `None`.
 pub(crate) fn unpack(record: &Record, cluster: &Arc<str>) -> Unpacked {
     let (producers, decoded) = split_ours(&record.headers);
+    // A header that is no JSON of ours is taken for absent: any producer can write this name, and reading never fails (G8).
     let rest = record.headers.get(REST).and_then(|rest| serde_json::from_slice::<Rest>(rest).ok());
     let rest = rest.unwrap_or_default();
     let born = &decoded.original;
@@ -225,6 +230,7 @@ pub(crate) fn is_writable(record: &Record) -> bool {
 /// The headers of a retry record that is written again as it stands and is due then.
 pub(crate) fn pack_again(record: &Record, due: Timestamp) -> OwnedHeaders {
     let is_due = |header: &Header| header.name == names::RETRY_DUE;
+    // The last one is replaced in its place, since readers believe the last, and the order of the others stays.
     let last = record.headers.iter().rposition(is_due);
     let due = due.to_string();
     let headers = OwnedHeaders::new_with_capacity(record.headers.len() + 1);

@@ -127,6 +127,7 @@ impl Watch {
                 Err(_) => tracing::error!("a look at what cannot be read has panicked"),
             }
         }
+        // The client repeats what it says of a blocked partition. The interval keeps each of these from starting a look.
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= AGAIN);
         if self.look.is_some() || !is_due || (self.said.is_none() && self.found.is_empty()) {
             return;
@@ -159,6 +160,7 @@ impl Watch {
             self.told = None;
             return shared.queue().blocked = None;
         }
+        // News is told at once. The same is repeated only so often that the consumer goes on calling its source unhealthy.
         let is_told = self.told.is_some_and(|at| at.elapsed() < TOLD);
         if is_told && found == self.found {
             return;
@@ -189,6 +191,7 @@ pub(crate) fn find(
             gone.push(topic);
         }
     }
+    // A topic that is gone was told above, and its partitions may give no answer for as long as the look may last.
     let there = places.iter().filter(|(topic, ..)| !gone.iter().any(|gone| **gone == **topic));
     let there = there.map(|place| (place.clone(), place)).collect();
     read_at(&consumer, there, |place, polled, _| match polled {
@@ -220,6 +223,7 @@ fn blocked(
         Offset::Offset(offset) => format!("from offset {offset} on"),
         _ => "from its beginning on".to_owned(),
     };
+    // Other errors are of a broker that is away, and tell nothing about the records.
     let code = error.rdkafka_error_code().filter(|code| is_of_a_topic(*code))?;
     let said = reason.of(error);
     let why = match code {

@@ -78,6 +78,7 @@ impl Commits {
 /// Commits what is news, unless a commit is on its way.
 pub(crate) fn commit_news(shared: &Arc<SourceState>, consumer: &Arc<BaseConsumer<Hooks>>) {
     let has_news = |p: &Arc<Partition>| p.opening() == Opening::Open && p.has_news();
+    // Looked at before the turn is taken, so that a thread is begun only where there is something to commit.
     if shared.commits.rests() || !shared.all().iter().any(has_news) {
         return;
     }

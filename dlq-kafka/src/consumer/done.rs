@@ -51,6 +51,7 @@ impl Done {
     /// Returns these ranges and `more`, which may overlap.
     pub(crate) fn with(&self, more: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut all: Vec<_> = self.ranges.iter().copied().chain(more).collect();
+        // A record that an owner before has done counts as done in the tracker as well, so the ranges of both overlap.
         all.sort_unstable();
         let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(all.len());
         for (from, to) in all {
@@ -95,12 +96,14 @@ impl Done {
 
     fn parse(text: &str, position: u64) -> Option<Self> {
         let (of, text) = text.split_once(':')?;
+        // Ranges of another position may be of another log: believed, they would pass over records that nobody has done (G1).
         if of.parse() != Ok(position) {
             return None;
         }
         let mut digits = text.bytes();
         let (mut ranges, mut end) = (Vec::new(), position);
         while digits.len() > 0 {
+            // Checked: anybody can write this text, and a sum that wraps around would mark offsets that were never done.
             let from = end.checked_add(number(&mut digits)?)?;
             // `write` makes no empty range, so this is the text of somebody else.
             let length = number(&mut digits).filter(|length| *length > 0)?;

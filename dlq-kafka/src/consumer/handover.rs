@@ -203,6 +203,8 @@ impl Handover {
 
     /// The run of this record has ended, and leaves at most so many marks. What did not run keeps its own: `false`.
     pub(crate) fn end(&mut self, offset: u64, left: u32) -> bool {
+        // A run that is not known here is over, or was never begun. The marks of its record are then of earlier owners, and
+        // stay.
         if !self.running.remove(&offset) {
             return false;
         }

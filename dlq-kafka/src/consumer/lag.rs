@@ -88,6 +88,7 @@ impl KafkaLag {
     ) -> Self {
         let mut topics: Vec<String> = topics.into_iter().map(Into::into).collect();
         topics.sort_unstable();
+        // The partitions of a topic that is named twice would be summed twice.
         topics.dedup();
         Self(Arc::new(Inner { brokers, group: group.into(), topics, cluster: Mutex::default() }))
     }
@@ -117,6 +118,7 @@ impl KafkaLag {
     /// Can be dropped at any time.
     pub async fn run(self, every: Duration, stop: impl Future<Output = ()>) {
         let mut ticks = interval(every.max(SHORTEST));
+        // A reading may take longer than the interval. The missed ones are not made up for by a burst of requests.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let reading = async {
             loop {

@@ -67,6 +67,7 @@ impl Lines {
                 return Some((next, Some(line)));
             }
         }
+        // The entry goes with its last record. A topic of many keys would fill the memory with empty lines otherwise.
         self.busy.remove(&line);
         None
     }

@@ -85,6 +85,7 @@ fn find<C: ConsumerContext>(
         for (partition, _) in &asked {
             list.add_partition_offset(&partition.topic, partition.number, at)?;
         }
+        // One request to each broker answers for all partitions. Watermarks would take one for each of them.
         consumer.offsets_for_times(list, ANSWER)
     };
     let [begins, ends] = [offsets(Offset::Beginning)?, offsets(Offset::End)?];

@@ -96,6 +96,7 @@ impl CrashMarks for KafkaCrashMarks {
         // The mark is set in memory, since the commit is made of that. It is taken back where the brokers do not confirm it.
         let crashes = partition.begin(offset).map_err(lost)?;
         let consumer = lock(&self.shared.consumer).upgrade().ok_or_else(|| lost(Over))?;
+        // The suspect runs only once the brokers have the mark. A kill before that would leave no trace of its run (G3).
         let told = self.tell(consumer, Some(Arc::clone(&partition))).await;
         told.inspect_err(|_| partition.retract(offset))?;
         Ok(crashes)
@@ -103,6 +104,7 @@ impl CrashMarks for KafkaCrashMarks {
 
     async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
         if let Some(DeliveryPosition { partition, offset, .. }) = self.shared.suspected(letter) {
+            // The mark goes in memory first, so that the next commit of any kind tells it even if this one fails.
             partition.end(offset, left);
         }
         // A source that is closed has told all there was to tell.

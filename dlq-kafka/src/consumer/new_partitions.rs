@@ -55,6 +55,8 @@ fn ask<C: ConsumerContext>(
         };
         match consumer.fetch_watermarks(topic, number, ANSWER) {
             Ok((begin, end)) => {
+                // Only a commit makes the end last. A process that dies before that has handed out nothing, and the
+                // next one asks anew.
                 let begins = partition.begins_at(u64::try_from(end).unwrap_or(0));
                 if begins && begin < end {
                     tracing::warn!(

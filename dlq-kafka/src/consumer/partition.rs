@@ -187,9 +187,11 @@ impl Partition {
     /// There is no commit, and the group begins here, at the end. Returns false if it has begun before that was answered.
     pub(crate) fn begins_at(&self, end: u64) -> bool {
         let mut state = self.state();
+        // The answer may come after a rebalance or a commit, and a place that is known already is the one that counts.
         if state.opening != Opening::Unknown || state.start.is_some() {
             return false;
         }
+        // The client may have begun at the first record already. `end` has what it delivers below passed over.
         (state.start, state.end) = (Some(end), Some((end, false)));
         true
     }

@@ -59,6 +59,7 @@ impl Piece {
 
     pub(crate) fn push(&mut self, message: &BorrowedMessage<'_>) {
         let (headers, unreadable_headers) = message.headers().map(read_headers).unwrap_or_default();
+        // The bytes are copied: a message that is kept borrows the client, and keeps the buffer of its whole fetch.
         let row = Row {
             offset: u64::try_from(message.offset()).unwrap_or(0),
             timestamp: message.timestamp().to_millis().map(Timestamp::from_millis),

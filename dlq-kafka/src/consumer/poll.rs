@@ -162,6 +162,7 @@ impl Poller {
                 Some(Ok(message)) => self.received(&message, phase),
                 Some(Err(error)) => self.failed(error),
             }
+            // Only the first poll waits. What has come is handed over at once and not held back for more.
             (wait, fetched) = (Duration::ZERO, fetched + 1);
             if fetched >= BATCH {
                 break;
@@ -176,6 +177,7 @@ impl Poller {
     }
 
     fn received(&mut self, message: &BorrowedMessage<'_>, phase: Phase) {
+        // Records mostly come in runs of one partition, and the look-up takes a lock.
         let is_last = |partition: &Arc<Partition>| {
             partition.number == message.partition() && *partition.topic == *message.topic()
         };
@@ -207,6 +209,8 @@ impl Poller {
         let partition = &piece.partition;
         match partition.opening() {
             Opening::Open => self.take(piece),
+            // The records wait here and not in the queue: before the commit that announces this owner nothing is handed
+            // out (G3).
             Opening::Unknown | Opening::First => {
                 // Without a commit the first record that came is the position to open with.
                 if let Some(first) = piece.first() {
@@ -245,6 +249,7 @@ impl Poller {
             }
             let (topic, number) = (&*partition.topic, partition.number);
             let to = Offset::Offset(i64::try_from(end).unwrap_or(i64::MAX));
+            // A seek that fails costs time only: `passes_over` drops the same records one by one.
             if let Err(error) = self.consumer.seek(topic, number, to, ASKING) {
                 tracing::warn!(%error, topic, "all records before the end have to be read");
             }
@@ -277,6 +282,8 @@ impl Poller {
             (_, Some(code)) if is_of_a_topic(code) => return self.watch.heard(said),
             // The group has given the partitions away. The next polls join it again.
             (_, Some(RDKafkaErrorCode::PollExceeded)) => TransportErrorKind::Unavailable,
+            // Nothing can be read at all, so this one is told although it passes. The consumer waits longer before it
+            // asks again.
             (_, Some(RDKafkaErrorCode::AllBrokersDown)) => TransportErrorKind::Unavailable,
             (_, Some(code)) if is_passing(&error, code) => {
                 return tracing::warn!(%error, "fetching records met with an error");
@@ -327,6 +334,7 @@ impl Poller {
         }
         self.passed = Instant::now();
         let resting = |partition: Arc<Partition>| Some((partition.rests_at()?, partition));
+        // A partition with records in flight is left alone: its commit follows what is done, not where the client is.
         let resting: Vec<_> = self.shared.all().into_iter().filter_map(resting).collect();
         if resting.is_empty() {
             return;
@@ -334,6 +342,7 @@ impl Poller {
         // The client knows it without asking the brokers.
         let Ok(positions) = self.consumer.position() else { return };
         for (at, partition) in resting {
+            // A position that the client does not know yet is no offset. The next look finds one.
             let position = positions.find_partition(&partition.topic, partition.number);
             if let Some(Offset::Offset(position)) = position.map(|position| position.offset())
                 && let Ok(position) = u64::try_from(position)
@@ -346,9 +355,11 @@ impl Poller {
     /// Commits what is news. A record that waits for that does not wait for the clock.
     fn commit(&mut self) {
         let is_awaited = self.shared.is_awaited.load(Ordering::Acquire);
+        // A commit for each record would cost a round trip each. The interval bounds how much runs again after a crash.
         if self.committed.elapsed() < self.bounds.commit && !is_awaited {
             return;
         }
+        // The interval counts from the attempt, so a broker that refuses is not asked again in every turn of the loop.
         self.committed = Instant::now();
         commit_news(&self.shared, &self.consumer);
     }

@@ -78,12 +78,14 @@ impl Reading {
             // Written again it would be another message, since it is known by where it stands.
             return Read::Record { delivery: self.message(record, stands), due, again: None };
         };
+        // The record is another group's although its topic is shared. Run here as well, it would be handled twice.
         if !self.is_for_us(group.as_deref(), decoded.consumer.as_deref()) {
             return Read::NotOurs { unclaimed: decoded.consumer.filter(|_| group.is_none()) };
         }
         let (death, stage) = (decoded.death().map(Death::next), Arc::clone(&record.topic));
         let retry = RetryRecord { message, decoded, origin, death, stage };
         let delivery = self.incoming.record(retry, || stands);
+        // A record with a name that the client cannot write would lose that header, so it waits where it stands (G8).
         let again = wire::again(due, record.timestamp, delay, now)
             .filter(|_| wire::is_writable(&record))
             .map(|at| Box::new(Again { record, at }));
@@ -97,6 +99,7 @@ impl Reading {
         if delivery.deliveries() <= 1 {
             return Vec::new();
         }
+        // A source may have several handlers, and the identity of a death names its handler.
         let names = self.incoming.addressee.names();
         let letters = names.iter().map(|name| delivery.death(name).letter);
         letters.collect::<BTreeSet<_>>().into_iter().collect()

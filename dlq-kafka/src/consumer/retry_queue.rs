@@ -112,6 +112,7 @@ impl RetryQueue for KafkaRetryQueue {
         };
         delayed_retry.due = due;
         let mut sent = self.send(&delayed_retry, stage).await;
+        // A retry with a shortened history is better than a death for the size of the history alone.
         if matches!(sent, Err(Unwritten::TooLarge)) {
             // The history is all that can go without changing the message or its counts.
             delayed_retry.history = shortest(&delayed_retry.history);

@@ -55,6 +55,7 @@ impl KafkaSettle {
         let now = Instant::now();
         // Beyond what the platform's clock can express, some thirty years stand for never.
         let due = now.checked_add(after).unwrap_or(now + Duration::from_secs(1 << 30));
+        // The line stays with the delivery: the next record of it must not overtake the one that was given back (G5).
         let (place, line) = (self.place.clone(), self.line.take());
         self.shared.give_back(Returned { delivery, place, due, line });
     }

@@ -41,6 +41,7 @@ pub(crate) fn read_at<T>(
             open.push((topic, number, queue, of));
         }
     }
+    // Assigned by hand and not subscribed: a member of the group would take partitions from those that consume them.
     consumer.assign(&list)?;
     let until = Instant::now() + LOOK;
     while !open.is_empty() && Instant::now() < until {

@@ -218,6 +218,7 @@ impl KafkaSource {
     /// it may have been set back since it was asked last.
     fn sleep(&mut self, sleeping: Sleeping, now: Timestamp) {
         let early = sleeping.due.since(now);
+        // The earlier of the two times counts: a record that comes due before its stage is over is not written again.
         let until = sleeping.again.as_ref().map_or(early, |again| again.at.since(now).min(early));
         // The delay of its stage is over and it is not due. Written again behind the others, it holds up no commit.
         if until.is_zero() && !early.is_zero() {
@@ -244,6 +245,7 @@ impl KafkaSource {
     /// Records of it that may be handed out now.
     fn admitted(&mut self) -> Option<(Delivery, KafkaSettle)> {
         loop {
+            // A commit may grant records of several partitions, and the first in the queue need not be among them.
             let is_free = |held_back: &HeldBack| {
                 let place = held_back.place();
                 place.partition.is_free(place.offset)
@@ -280,6 +282,7 @@ impl KafkaSource {
         while self.writing.len() < WRITING
             && let Some(sleeping) = self.unwritten.pop_front()
         {
+            // A record whose partition goes is dropped unwritten. It is not done, so its next owner reads it where it stands.
             let place = sleeping.place.clone();
             // The write counts as in flight: a revocation waits for it, so that its `done` is still in the last
             // commit.
@@ -295,6 +298,7 @@ impl KafkaSource {
     fn written(&mut self, written: Written) {
         let Some((sleeping, error)) = written else { return };
         if self.told.is_none_or(|at| at.elapsed() >= LATER) {
+            // Every record of a topic that cannot be written to would tell the same, so it is told once in a while.
             self.told = Some(Instant::now());
             tracing::warn!(
                 ?error,
@@ -408,6 +412,7 @@ impl KafkaSource {
                     let _ = place.partition.done(place.sequence);
                     return None;
                 }
+                // Counted as waiting also where it is due at once: `wake` takes off again what is put on here.
                 place.partition.hold(bytes);
                 let sleeping = Sleeping { delivery, place, due, bytes, again };
                 let now = self.clock().now();
@@ -464,6 +469,7 @@ impl KafkaSource {
         if was_full {
             self.shared.moved.notify_all();
         }
+        // `forget` walks all that waits. It runs without the lock of the queue, for which the polling thread may wait.
         if has_lost {
             self.forget();
         }
@@ -529,6 +535,7 @@ impl Source for KafkaSource {
     fn capabilities(&self) -> Capabilities {
         Capabilities::none()
             .with_ordering(Ordering::Partition)
+            // Kafka counts none itself. The deaths of owners that the commits name stand for deliveries, see `look_at`.
             .with_counts_deliveries(true)
             // A partition that goes in good order says so itself.
             .with_counts_stops(false)
@@ -552,7 +559,9 @@ impl Source for KafkaSource {
             if let Some(next) = self.admitted() {
                 return Ok(Some(next));
             }
+            // Only where nothing is due: writing again is for those that wait, and may wait a moment longer.
             self.write_again();
+            // What was released from its line goes before what is new, since it was received earlier.
             let next = match self.next.pop_front() {
                 Some(next) => Some(next),
                 None => match self.fetched() {

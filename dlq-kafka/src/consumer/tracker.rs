@@ -50,6 +50,7 @@ impl Tracker {
 
     /// Everything is done, and no record stands before `position`.
     pub(crate) fn passes(&mut self, position: u64) {
+        // With a record in flight the position may not jump over it, whatever the client says (G1).
         if self.entries.is_empty() {
             self.position = Some(position);
         }

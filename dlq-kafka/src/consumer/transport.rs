@@ -308,6 +308,7 @@ impl Member {
         let stages = |topic: &String| Ok((topic.clone(), ladder.stages(topic, &self.group)?));
         let all = self.of.topics.iter().map(stages).collect::<Result<Vec<_>, TransportError>>()?;
         let is_ours = |stage: &&Stage| self.of.topics.contains(&stage.topic);
+        // A partition is read either as a stage or as a source, so every message of such a topic would wait for the delay.
         match all.iter().flat_map(|(_, stages)| stages).find(is_ours) {
             None => Ok(all),
             Some(Stage { topic, .. }) => {
@@ -325,6 +326,7 @@ impl Member {
         let found = topics::ensure(&self.brokers, &wanted, self.of.creates).await;
         let found = found.map_err(|error| error.for_transport(OPENING))?;
         let shared = Arc::new(SourceState::new());
+        // Stages of an earlier ladder are read on, since the messages that wait there were acknowledged (G1).
         let former = self.former(&stages).await.map_err(|error| error.for_transport(OPENING))?;
         let delays = stages.iter().flat_map(|(_, stages)| stages).chain(&former);
         let config = self.client().map_err(|error| error.for_transport(OPENING))?;

@@ -46,6 +46,7 @@ pub(crate) fn pack_letter(
     let (headers, rest) = match recipient {
         Recipient::Handler { group } => {
             let mut headers = on_replay_to_handler(letter, replay);
+            // Due at once: the delay of the stage is for failures, and an operator waits for this one.
             headers.append(names::RETRY_DUE, replay.at.to_string());
             let mut rest = Rest::of(&letter.message, &letter.origin);
             rest.group = group.map(Into::into);
@@ -83,6 +84,7 @@ pub(crate) fn born_in(
     let fits = born.filter(|born| usize::try_from(*born).is_ok_and(|born| born < partitions));
     match (fits.and_then(|born| i32::try_from(born).ok()), born) {
         (Some(partition), _) => Ok(partition),
+        // Another partition would break the order that was asked for, so the operator decides.
         (None, Some(born)) => Err(refused(format!(
             "it was born in partition {born} of topic `{topic}`, which has {partitions} now; let its key decide"
         ))),
@@ -120,6 +122,8 @@ pub(crate) fn closed(topic: &str, code: Code) -> StoreError {
 /// The group whose handler a letter is of: the one that wrote it, where it says so, or else its consumer. `None` where it is not
 /// known whose letter it is.
 pub(crate) fn group_of(letter: &DeadLetter) -> Option<&str> {
+    // Where a letter names no group its consumer stands for it, as a group is named after its consumer unless it was told
+    // otherwise.
     let group = letter.attributes.get(GROUP).unwrap_or(&letter.consumer);
     (!group.is_empty()).then_some(group)
 }

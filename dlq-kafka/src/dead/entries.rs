@@ -142,6 +142,7 @@ fn spans(there: &Partitions, range: &Range, since: &BTreeMap<u32, u64>) -> Vec<S
     for (partition, offset) in range.from.iter().filter_map(place_of) {
         from.insert(partition, offset);
     }
+    // All conditions have to hold, so the latest beginning counts.
     let span = |(partition, bounds): (&u32, &Bounds)| {
         let last = range.last.map_or(0, |last| bounds.end.saturating_sub(last));
         let from = from.get(partition).copied().unwrap_or(0).max(last);

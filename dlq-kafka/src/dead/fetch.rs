@@ -65,6 +65,7 @@ impl Lookup {
     ) -> Result<(Records, Later), SetupError> {
         let asked = places.iter().map(|(partition, _)| *partition).collect();
         let there = match self.some_partitions(&topic, asked).await {
+            // A topic that is gone has none of its records, which is an answer and no failure.
             Err(SetupError::NotFound(_)) => Partitions::new(),
             there => there?,
         };
@@ -89,6 +90,8 @@ impl Lookup {
                      what was committed: a transaction may not have ended",
                     bounds.end
                 );
+                // Between the two ends a record may come once its transaction has ended, unlike one before the beginning,
+                // which has gone.
                 later.insert((*partition, *offset), why);
             }
             (bounds.begin..bounds.end).contains(offset)

@@ -220,6 +220,7 @@ fn mark_of(message: &BorrowedMessage<'_>) -> Option<(Death, Result<Option<Mark>,
         let Written { operation, at, times, .. } = written;
         Some(Mark { operation, at, times })
     });
+    // A mark that cannot be read is not taken for none: the letter would be sent a second time (G6).
     let unclear = |error| {
         format!(
             "the record at offset {offset} of topic `{topic}`, which says whether letter {death} was sent back, is none \
@@ -315,6 +316,7 @@ pub(crate) async fn ensure(
     let found = found.into_iter().next().and_then(Result::ok);
     let policy = found.as_ref().and_then(|found| found.get("cleanup.policy"));
     match policy.and_then(|entry| entry.value.as_deref()) {
+        // A letter whose mark retention has removed would be sent again (G6), so this is refused and not just told.
         Some(policy) if policy.contains("delete") => Err(SetupError::Config(format!(
             "topic `{topic}` says what was sent back, and its `cleanup.policy` is `{policy}`, so that it forgets; set it \
              to `compact`"

@@ -44,6 +44,7 @@ impl Log for KafkaLetters {
         let mut found = BTreeMap::new();
         if !asked.is_empty() {
             let (topic, all) = (Arc::clone(&self.topic), asked.iter().copied().collect());
+            // What a transaction holds back counts as not there: an entry has been seen only once it was committed.
             let (mut records, _) = self.lookup.records(topic, all).await.map_err(unread)?;
             while let Some(record) = records.next().await.map_err(unread)? {
                 // Others come between them.

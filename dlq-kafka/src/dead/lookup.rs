@@ -196,6 +196,7 @@ impl Unanswered {
         let is_of_topic =
             error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed);
         Self::Failed(match failed(asking.brokers, &asking.client, what, error) {
+            // Told apart, since a topic that may not be read concerns its own letters only, and a wrong setting concerns all.
             SetupError::Config(text) if is_of_topic => SetupError::Forbidden(text),
             failed => failed,
         })
@@ -223,6 +224,7 @@ impl Asking<'_> {
             let why = if is_settling { Unanswered::Settling } else { Unanswered::Failed };
             return Err(why(SetupError::NotFound(text)));
         };
+        // A topic that goes once more gets the time for settling again.
         missing.remove(topic);
         drop(missing);
         if let Some(error) = error {
@@ -272,6 +274,7 @@ impl Asking<'_> {
         }
         let found = self.client.offsets_for_times(asked, PATIENCE).map_err(failed)?;
         let each = found.elements().into_iter().map(|found| {
+            // One partition that does not answer fails all: a reading without it would look complete.
             found.error().map_err(failed)?;
             let partition = u32::try_from(found.partition()).unwrap_or(0);
             let offset = found.offset().to_raw().and_then(|raw| u64::try_from(raw).ok());

@@ -57,6 +57,7 @@ impl KafkaLetters {
         }
         let store = MemoryStore::new();
         let mut entries = ReadEntries::open(self.clone(), Range::all(), Says::Nothing).await?;
+        // Through a store in memory, so that copies and several deaths become one letter by the same rules as in any store.
         fill(&mut entries, &store, u64::MAX).await?;
         // The ledger is read after the letters, so none is taken for unsent that was sent meanwhile.
         let sent = SentBack::default();

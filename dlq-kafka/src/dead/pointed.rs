@@ -120,6 +120,7 @@ impl<T> Fetching<T> {
                 StoreErrorKind::InvalidConfig
             }
             SetupError::Forbidden(_) => StoreErrorKind::InvalidConfig,
+            // A wrong setting or a refused login concerns every letter, so it is not told of these alone.
             SetupError::Config(_) => return Err(unread(error)),
             SetupError::Unavailable(..) => {
                 // Where the whole cluster is away that is no matter of this topic. A connection that stands does not
@@ -214,6 +215,7 @@ impl KafkaLetters {
             let Some(pointer) = Pointer::of(letter) else { continue };
             let wanted = pointed.entry(pointer.topic.to_owned()).or_default();
             wanted.entry((pointer.partition, pointer.offset)).or_default().push(index);
+            // All count as gone at first. What is found takes its letter out again, so that none is left without an answer.
             missing.insert(index, format!("its message, {pointer}, has gone"));
         }
         let mut waits = None;
@@ -276,6 +278,7 @@ async fn filled(
     while let Some(((index, partition), read)) = found.try_next().await? {
         match read {
             Ok(record) => {
+                // Where another record stands there by now, the letter stays among those whose message has gone.
                 if let Some(letter) = resolved(letters[index].clone(), &record) {
                     missing.remove(&index);
                     letters[index] = letter;

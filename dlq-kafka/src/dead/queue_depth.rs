@@ -56,6 +56,7 @@ impl QueueDepthReader {
     pub async fn read(&mut self) -> Result<QueueDepth, StoreError> {
         let there = self.letters.lookup.partitions(&self.letters.topic).await.map_err(unread)?;
         self.look_at_first(&there).await?;
+        // Of each partition the first record is the oldest, as far as producers tell the time in order.
         let first = self.first.values().filter_map(|(_, time)| *time);
         Ok(QueueDepth {
             by_partition: there.iter().map(|(id, at)| (*id, at.end - at.begin)).collect(),
@@ -66,6 +67,7 @@ impl QueueDepthReader {
     }
 
     async fn look_at_first(&mut self, there: &Partitions) -> Result<(), StoreError> {
+        // A partition that begins elsewhere has lost its first record to retention, and one without records has none.
         self.first.retain(|partition, (begin, _)| {
             there.get(partition).is_some_and(|at| at.begin == *begin && at.end > at.begin)
         });
@@ -98,6 +100,7 @@ impl QueueDepthReader {
                 none => none.insert(Cluster::new(&letters.lookup.brokers, None)?),
             };
             let topic = [ResourceSpecifier::Topic(&letters.topic)];
+            // Asked once: a user who may not read the settings would wait at each measurement otherwise.
             let settings = cluster.settings(Instant::now(), &topic)?;
             let millis = settings.into_iter().flatten().next();
             Ok(millis.and_then(|settings| settings.get("retention.ms")?.parse().ok()))

@@ -135,6 +135,7 @@ pub(super) fn rounds(mut places: Vec<(u32, u64)>) -> Vec<Vec<Span>> {
     }
     let (mut before, mut round) = (None, 0);
     for span in spans {
+        // A client reads a partition from one place at a time, so the second span of a partition is for the next round.
         round = if before == Some(span.partition) { round + 1 } else { 0 };
         before = Some(span.partition);
         if rounds.len() == round {

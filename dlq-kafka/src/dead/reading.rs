@@ -27,6 +27,7 @@ impl KafkaLetters {
         &self,
         letters: Vec<DeadLetter>,
     ) -> Result<Vec<DeadLetter>, StoreError> {
+        // Gathered by topic, so that each is read once for all letters that point there.
         let mut pointed: BTreeMap<String, Wanted<usize>> = BTreeMap::new();
         for (index, letter) in letters.iter().enumerate() {
             if let Some(pointer) = Pointer::of(letter) {

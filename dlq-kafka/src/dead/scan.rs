@@ -115,6 +115,8 @@ impl Queues {
     /// Returns the first of all records, if no partition that is still open can have an earlier one.
     fn next(&mut self, open: &BTreeMap<u32, Span>) -> Option<Record> {
         let is_there = |of: &u32| self.records.get(of).is_some_and(|records| !records.is_empty());
+        // A partition without a record at hand may still bring an earlier one. Without this the order would depend on who
+        // reads.
         if !open.keys().all(is_there) {
             return None;
         }
@@ -187,6 +189,7 @@ impl<'a> Reader<'a> {
         let queues = match scan.sequence {
             Sequence::AsItComes => None,
             Sequence::ByTime { ahead } => {
+                // The partitions of a round share the memory, and only one round is read at a time.
                 let partitions = scan.rounds.iter().map(Vec::len).max().unwrap_or(0);
                 Some(Queues::new((ahead / partitions.max(1)).max(AHEAD_OF_ONE)))
             }
@@ -254,6 +257,7 @@ impl<'a> Reader<'a> {
             Some(Ok(message)) => {
                 let offset = u64::try_from(message.offset()).unwrap_or(0);
                 let partition = u32::try_from(message.partition()).unwrap_or(0);
+                // After a round the client may still deliver what it had fetched of the one before, which was read already.
                 let open = self.open.get(&partition).filter(|open| offset >= open.from);
                 let is_ours = open.is_some_and(|open| offset < open.to);
                 let record = is_ours.then(|| Record::of(&message, Arc::clone(&self.scan.topic)));
@@ -265,9 +269,11 @@ impl<'a> Reader<'a> {
                 return Ok(Turn::Nothing);
             }
             None => {
+                // Looked at only where nothing came: a batch that cannot be handed over shows the same at once.
                 if self.sender.is_closed() {
                     return Err(Stop::NobodyListens);
                 }
+                // A reading without an end may hear nothing for days, and is told of an outage by the client.
                 if !self.scan.follow && self.heard.elapsed() > PATIENCE {
                     return Err(Stop::Failed(self.silence()));
                 }

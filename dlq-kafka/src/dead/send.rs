@@ -141,6 +141,7 @@ impl Shipment {
                         "{why} Other groups that share that topic pass over it; name the group that has its handler"
                     )));
                 }
+                // A topic of its own needs no name: everything in it is the group's, whatever its consumer is called by then.
                 (None, Recipient::Handler { group: ladder.is_shared().then_some(group) })
             }
             _ => (None, Recipient::Everybody),
@@ -175,6 +176,7 @@ impl Shipment {
         let json = serde_json::to_vec(written).map_err(|error| refused(error.to_string()))?;
         Ok(OutgoingRecord {
             topic: Arc::clone(&self.ledger),
+            // One partition has one order, by which whoever has read its own record knows all that came before.
             partition: Some(0),
             key: Some(key),
             value: Some(json.into()),

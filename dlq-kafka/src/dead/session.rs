@@ -160,6 +160,7 @@ impl Session {
     }
 
     fn write(&self, records: &[OutgoingRecord], stop: &Stop) -> Result<Vec<Written>, Broken> {
+        // Longer than `message.timeout.ms`, so that a record that cannot be written is told by its own report.
         let until = Instant::now() + PATIENCE + Duration::from_secs(5);
         let mut places = vec![(0, 0); records.len()];
         let mut open = records.len();

@@ -98,6 +98,7 @@ impl KafkaSink {
         let wanted: Vec<_> = of.iter().map(|of| topic.wanted(of)).collect();
         let opened = async {
             let found = topics::ensure(brokers, &wanted, creates).await?;
+            // Made at once and not with the first letter: a wrong setting is to show when the consumer starts.
             let producer = Producer::new(brokers)?;
             let again = creates.then(|| {
                 let (brokers, wanted) = (brokers.clone(), wanted.clone());
@@ -139,6 +140,7 @@ impl KafkaSink {
             Ok(found) => {
                 let partitions = found.first()?.partitions;
                 let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
+                // It may come back with another number of partitions, by which those of further letters are chosen.
                 for known in topics.iter_mut().filter(|known| known.name == topic) {
                     known.partitions = partitions;
                 }
@@ -179,6 +181,7 @@ impl KafkaSink {
             Err(Unwritten::TooLarge) => {}
             written => return received(written, topic),
         }
+        // What tells most about the message goes last: first the older attempts, then what can be read from where it was born.
         let mut short = letter.clone();
         short.history = shortest(&letter.history);
         let written = self.write(&short, topic, partition).await;

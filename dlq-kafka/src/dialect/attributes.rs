@@ -20,11 +20,13 @@ impl Story<'_> {
             }
             kept.push_str(&shown(value));
         }
+        // Cut after joining: a name that stands there many times may not make the letter as large as its record.
         attributes.values_mut().for_each(cut);
         let mut set = |name: &str, value: String| attributes.insert(name.to_owned(), value);
         if let Some(dialect) = self.dialect {
             set(DIALECT, dialect.to_string());
         }
+        // A letter that never moved would only repeat its origin here.
         let has_moved = self.newest != self.birth || self.replayed_from().is_some();
         if let Some(newest) = self.newest.filter(|_| has_moved) {
             set(PREVIOUS, newest.to_string());
@@ -71,6 +73,7 @@ pub(super) fn is_state(name: &[u8]) -> bool {
 fn shown(bytes: &[u8]) -> String {
     let is_plain = |char: char| !char.is_control() || matches!(char, '\n' | '\r' | '\t');
     match std::str::from_utf8(bytes) {
+        // Control characters are escaped: these texts are shown in terminals.
         Ok(text) if text.chars().all(is_plain) => text.to_owned(),
         _ => bytes.escape_ascii().to_string(),
     }

@@ -28,6 +28,7 @@ pub(super) fn opened(record: &Record) -> Option<Record> {
             let value = Some(native(name, serde_json::from_slice(json).ok()?)?);
             headers.push(Header { name: Bytes::copy_from_slice(name), value });
         } else {
+            // The bytes are kept as they were, since the producer's own embedded headers are a part of what it sent (G8).
             others.push(&start[..start.len() - rest.len()]);
         }
     }
@@ -42,6 +43,7 @@ pub(super) fn opened(record: &Record) -> Option<Record> {
     }
     payload.put_slice(rest);
     let opened = Record { headers, value: Some(payload.into()), ..record.clone() };
+    // Any payload may begin with this byte and happen to fit. Only one that tells a whole death is opened.
     stream::read(Fields::new(&opened, Newest::Last, stream::owns))?;
     Some(opened)
 }

@@ -80,6 +80,7 @@ impl<'a> Fields<'a> {
         let start = names.start.iter().copied().find(|name| self.has(name));
         let mut starts = start.map_or_else(Vec::new, |name| self.indices(name));
         let end = self.record.headers.len();
+        // One error has all the headers, also those that stand before the one that begins it.
         if starts.len() < 2 {
             return self.error(names, 0..end).into_iter().collect();
         }
@@ -104,6 +105,7 @@ impl<'a> Fields<'a> {
         let texts: Vec<&'a str> = texts.collect();
         let mut messages: Vec<String> = Vec::new();
         for text in &texts {
+            // A wrapper often repeats the text of its cause, and the group of the letter is made of these texts.
             if !messages.iter().any(|known| known == text) {
                 messages.push(bounded(text));
             }
@@ -187,6 +189,7 @@ pub(super) fn without_identities(text: &str) -> String {
             let digits = hex_digits(after);
             let ends =
                 !after[digits..].starts_with(|char: char| char.is_alphanumeric() || char == '.');
+            // An address of mail is no hash: behind its `@` the word goes on with other letters or a dot.
             let names = out.ends_with(|char: char| char.is_alphanumeric() || char == ';');
             if names && ends && (1..=8).contains(&digits) {
                 rest = &after[digits..];

@@ -154,6 +154,7 @@ impl<'a> Fields<'a> {
         let mut indices: Vec<_> =
             named.filter(|(_, header)| header.name == name).map(|(index, _)| index).collect();
         if self.newest == Newest::First {
+            // Turned, so that the oldest is the first, whichever way the dialect writes.
             indices.reverse();
         }
         indices
@@ -171,6 +172,7 @@ impl<'a> Fields<'a> {
         let mut partitions = self.series(names.partition, names.partition_as);
         let mut offsets = self.series(names.offset, names.offset_as);
         let count = topics.len().min(partitions.len()).min(offsets.len());
+        // Counted from the newest: what a producer wrote under one of the names is older than what the dialect wrote.
         topics.drain(..topics.len() - count);
         partitions.drain(..partitions.len() - count);
         offsets.drain(..offsets.len() - count);
@@ -188,6 +190,7 @@ impl<'a> Fields<'a> {
             .zip(numbers)
             .map(|(topic, (partition, offset))| place(topic, partition, offset))
             .collect();
+        // Without the latest place nothing tells where it died, so that older ones are of no use.
         let newest = (*all.last()?)?;
         Some(Hops { all, newest })
     }
@@ -236,6 +239,7 @@ impl<'a> Fields<'a> {
 
     fn read<T>(&mut self, index: usize, read: fn(&'a [u8]) -> Option<T>) -> Option<T> {
         let value = read(self.value(index)?)?;
+        // Only a value that could be read is noted, so that one that could not be is kept as an attribute.
         if let Some(is_read) = self.is_read.get_mut(index) {
             *is_read = true;
         }

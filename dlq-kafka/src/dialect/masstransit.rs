@@ -25,6 +25,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     story.topic = Some(topic);
     story.consumer = fields.get("MT-Fault-ConsumerType", values::text);
     let retries = fields.get("MT-Fault-RetryCount", values::decimal_count);
+    // The header counts retries, and the first run is none.
     story.attempts = retries.map(|retries| retries.saturating_add(1));
     story.failed_at = fields.get("MT-Fault-Timestamp", values::time);
     story.errors = fields.errors(&ERRORS);

@@ -209,6 +209,7 @@ fn read<'a>(record: &'a Record, cluster: &Arc<str>) -> Told<'a> {
             earlier.push(story);
         }
     }
+    // A letter of ours that died once more in another system is that system's: its headers stand behind ours, see below.
     if record.headers.get(names::DLQ_ID).is_some()
         && let Some(letter) = wire::letter(record, cluster)
         && latest.as_ref().is_none_or(|latest| !is_later_than_ours(latest))
@@ -229,6 +230,7 @@ fn read<'a>(record: &'a Record, cluster: &Arc<str>) -> Told<'a> {
 fn has_followed(latest: &Story<'_>, earlier: &Story<'_>) -> bool {
     let is_own = |story: &Story<'_>| story.dialect == Some(Dialect::Protocol);
     let (Some(birth), Some(died)) = (latest.birth, earlier.newest) else { return false };
+    // Our own protocol counts its deaths itself, and the same coordinates in two dialects are one death told twice.
     !is_own(latest) && !is_own(earlier) && birth != died && birth.topic != died.topic
 }
 
@@ -245,6 +247,8 @@ fn is_later(story: &Story<'_>, other: &Story<'_>) -> bool {
     match (story.fields.newest, other.fields.newest) {
         (Newest::Last, Newest::Last) => a > b,
         (Newest::First, Newest::First) => a < b,
+        // What writes in front stands at the very front if it was last. Elsewhere it was pushed back by headers that came
+        // later.
         (Newest::First, Newest::Last) => a == Some(0) || a > b,
         (Newest::Last, Newest::First) => b != Some(0) && a > b,
     }

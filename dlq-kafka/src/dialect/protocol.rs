@@ -28,6 +28,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
         return None;
     }
     let unpacked = wire::unpack(fields.record, &Arc::from("default"));
+    // Handlers copy headers onto new messages. An identity is read only where its binding fits the bytes (G2).
     if fields.has(names::DLQ_ID) && (unpacked.is_letter() || !is_replayed(&unpacked)) {
         return None;
     }

@@ -23,6 +23,7 @@ impl Replayed {
     /// Reads it, if it was a letter of this consumer. The system copied our headers from the replay to the new dead letter;
     /// they are believed where a consumer of ours would believe them.
     pub(super) fn of(record: &Record, consumer: &str, cluster: &Arc<str>) -> Option<Self> {
+        // Looked for first, as the rest hashes the payload, and most foreign letters were never sent back.
         record.headers.get(names::DLQ_ID)?;
         let mut message = Message::tombstone("").with_payload(record.value.clone());
         if let Some(key) = &record.key {

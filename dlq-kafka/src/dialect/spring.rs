@@ -80,6 +80,7 @@ pub(super) fn retried<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     let hops = fields.hops(&RETRIED)?;
     let mut story = Story::new(Some(Dialect::SpringRetry), fields).at(&hops);
     let fields = &mut story.fields;
+    // The retry state has the time of the birth as well, and stands in where there is no time for every hop.
     let created = fields.birth_time("kafka_original-timestamp", &hops, values::i64);
     let noted = fields.get("retry_topic-original-timestamp", values::minimal);
     story.published_at = created.or(noted.and_then(values::millis));

@@ -117,6 +117,7 @@ impl<'a> Story<'a> {
         let mut state = born(died_at);
         state.replays = replayed.map_or(0, |replayed| replayed.replays);
         state.retry_count = state.replays;
+        // A letter that we sent back keeps its identity, or each death of it would be another letter.
         let id = replayed.map_or_else(
             || LetterId::of(&origin, identified_by, consumer),
             |replayed| replayed.death.letter,
@@ -129,6 +130,7 @@ impl<'a> Story<'a> {
         letter.class = class;
         letter.cause = (!history.is_empty()).then(|| self.cause());
         letter.history = history;
+        // Unknown attempts are 0 and listed as a gap, as a guess would look like a fact.
         letter.attempts = self.attempts.unwrap_or(0);
         letter.deliveries = self.deliveries;
         letter.delayed_retries = told.and_then(|told| told.delayed_retries).unwrap_or(0);
@@ -196,6 +198,8 @@ impl<'a> Story<'a> {
         let subject = topic.map_or_else(|| Arc::clone(&record.topic), Arc::from);
         let mut headers = self.fields.producers(is_state);
         if self.replayed.is_some() {
+            // The replay has put our headers onto the message. They are not the producer's, and are written anew when it is
+            // sent again.
             headers = split(&headers).0;
         }
         let mut message =
@@ -206,6 +210,7 @@ impl<'a> Story<'a> {
         if let Some(id) = self.message_id {
             message = message.with_id(id);
         }
+        // A system that keeps the record's time tells by it when the message was published, until it has died more than once.
         let has_moved = self.is_elsewhere() && !(self.keeps_time && self.generation == 0);
         let record_time = record.timestamp.filter(|_| !has_moved);
         let own = self.published_at.or(record_time);

@@ -46,6 +46,7 @@ pub(super) fn read<'a>(mut fields: Fields<'a>) -> Option<Story<'a>> {
     if let Some(hops) = hops {
         story.generation = hops.before();
         story = story.at(&hops);
+        // An internal topic is no birth: a letter that is sent back there would skip the first part of the topology.
         story.birth = story.birth.filter(|birth| !birth.topic.ends_with(REPARTITION));
     }
     Some(story)

@@ -64,6 +64,7 @@ pub(super) fn time(bytes: &[u8]) -> Option<Timestamp> {
 
 /// The topic at the end of an address.
 pub(super) fn last_segment(bytes: &[u8]) -> Option<&str> {
+    // Addresses of these frameworks may carry settings behind a question mark.
     let address = text(bytes)?.split('?').next()?;
     topic(address.rsplit('/').next()?.as_bytes())
 }

@@ -100,6 +100,7 @@ pub(super) fn read(brokers: &Brokers, topic: &str, from: u64, to: i64) -> Result
                 said.first.get_or_insert(at);
                 let key = message.key().and_then(|key| std::str::from_utf8(key).ok());
                 if let Some(once) = key.and_then(|key| key.parse().ok()) {
+                    // The first record counts: that is when the letter arrived, should it stand there twice.
                     said.arrived.entry(once).or_insert(at);
                 }
                 if message.offset() >= to {

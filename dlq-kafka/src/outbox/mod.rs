@@ -218,6 +218,8 @@ impl Outbox for KafkaOutbox {
                 Ok(to)
             }
             Target::Handler => {
+                // Without the ladder of its consumer nobody knows which retry topic that reads, and a guess would be heard
+                // by nobody.
                 let way = self.ladder.as_ref().zip(group_of(letter));
                 let stage = way.and_then(|(ladder, group)| first_stage(letter, group, ladder));
                 let mut to = address(&stage.ok_or(Skipped::NoOrigin)?);

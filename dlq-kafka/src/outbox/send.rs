@@ -53,6 +53,8 @@ impl KafkaOutbox {
         let mut bytes = 0;
         let mut topics = HashMap::new();
         for (number, one) in batch.iter().enumerate() {
+            // A caller that lost the answer to an earlier call asks again. What has arrived is confirmed without a second
+            // record (G6).
             if self.known().has_arrived(&one.once) {
                 sent[number] = Some(Sent::Confirmed);
                 continue;
@@ -245,6 +247,7 @@ impl KafkaOutbox {
     /// The number of partitions of the topic of an address, or the reason why nothing can be sent there.
     async fn partitions(&self, to: &Address) -> Result<usize, Sent> {
         let topic = &to.subject;
+        // Remembered for a while: a request for each letter would cost more than its transaction.
         let known = self.known().topics.get(topic).copied();
         if let Some((_, partitions)) = known.filter(|(asked, _)| asked.elapsed() < FRESH) {
             return Ok(partitions);

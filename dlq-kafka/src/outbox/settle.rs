@@ -44,6 +44,7 @@ impl KafkaOutbox {
         let from = lookup.since(topic, &partitions, since.before(SKEW)).await.map_err(failed)?;
         let from = from.get(&0).copied().unwrap_or(begin);
         let (brokers, name) = (self.brokers.clone(), topic.clone());
+        // On a thread of its own, as a silent client would keep the runtime from ending.
         let read = aside(PATIENCE * 20, move || ledger::read(&brokers, &name, from, own)).await;
         let silent = || SetupError::Unavailable(format!("read topic `{topic}`: no answer"), None);
         let said = read.unwrap_or_else(|| Err(silent())).map_err(failed)?;
@@ -56,6 +57,7 @@ impl KafkaOutbox {
                     self.known().arrived(one.once);
                     Settled::Arrived(*at)
                 }
+                // `Not` would have the letter sent again, so it is said only where the ledger would know.
                 None if is_short => Settled::Unclear(format!(
                     "topic `{topic}`, which says what was sent, does not go back to that time; it keeps 7 days unless its \
                      settings were changed or it was made anew"

@@ -21,6 +21,7 @@ impl KafkaOutbox {
             return Ok(survey);
         }
         let failed = |error: SetupError| error.for_store(REPLAYING);
+        // The ledger is looked at first: without it nothing can be sent, wherever the letters go.
         bounds(&self.lookup, &self.ledger).await.map_err(failed)?;
         let asked = to.iter().map(|to| async move {
             if !is_topic(&to.subject) || to.subject == self.ledger {

@@ -102,6 +102,7 @@ impl BrokerFixture for KafkaLettersFixture {
     /// Feeds have groups, of which a broker that plans replays should have few.
     async fn fresh(check: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
+        // A check that restarts its broker must not take that away from the others, which run at the same time.
         let running = if check.contains("restart") {
             Arc::new(Mutex::new(start()))
         } else if check.starts_with("ingest") {

@@ -98,6 +98,7 @@ impl TestTopic {
     pub(crate) async fn at(running: Arc<Mutex<Running>>, name: &str, partitions: i32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // The number keeps topics of a test apart that is run by several suites, and Kafka bounds the length of names.
         let topic = format!("{}-{number}", &name[..name.len().min(60)]);
         let url = running.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
         let brokers = Brokers::at(url)

@@ -74,6 +74,7 @@ fn refused(begun: Instant, what: &str, mechanism: &str, error: &(impl Display + 
     for part in ["`sasl.password`", "`sasl.mechanisms`", mechanism] {
         assert!(said.contains(part), "{what}: `{part}` is not in {said}");
     }
+    // The password may stand neither in the text nor in what `Debug` shows of the causes.
     assert!(!format!("{said}{error:?}").contains(WRONG), "{what}: {said}");
     assert!(begun.elapsed() < PATIENCE, "{what}: {:?}", begun.elapsed());
 }

@@ -106,6 +106,7 @@ async fn g1_groups_of_a_broker_that_is_away_are_not_taken_for_absent() {
         drop(follow(&letters, &store, Duration::from_secs(10)).await.unwrap());
     }
     let decides = |group: &String| coordinator(&url, group);
+    // A broker that leads neither the topics nor the first group, so that only its own groups are unknown.
     let is_other = |id: &i32| *id != home && *id != decides(&first);
     let id = readers.iter().map(decides).find(is_other).unwrap();
     let (far, near): (BTreeSet<&str>, BTreeSet<_>) =

@@ -59,6 +59,7 @@ impl ServerInfo {
         through_sentinel: bool,
         allow_eviction: bool,
     ) -> Result<(), RedisError> {
+        // The compatible version counts, as Valkey tells its own version apart from that of Redis.
         if let Some((major, minor)) = self.redis
             && (major, minor) < (6, 2)
         {

@@ -130,6 +130,7 @@ async fn ranges_by(node: &ConnectionInfo, config: &RedisConfig) -> Result<Ranges
             }
             other => other.clone(),
         };
+        // With user, password and TLS of the node that was asked, since this answer has addresses only.
         let owner = Client::open(node.clone().set_addr(addr))?;
         ranges.push((as_int(from)..=as_int(to), owner));
     }

@@ -78,6 +78,7 @@ impl Endpoint {
         for (index, url) in urls.iter().enumerate() {
             let info = read(url, config)?;
             names.push(info.addr().to_string());
+            // Sentinels do not tell how their master is logged in to, so the first URL says it for both.
             if index == 0 {
                 node = node.set_redis_connection_info(info.redis_settings().clone());
                 if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {

@@ -99,6 +99,7 @@ impl RedisError {
 
     /// Returns true if the connection was lost before there was a response.
     pub(crate) fn is_connection_lost(&self) -> bool {
+        // Not a refusal by the server and not a time-out: only a lost connection tells that no answer will come.
         self.source.as_ref().is_some_and(|error| error.is_io_error() && !error.is_timeout())
     }
 
@@ -153,6 +154,7 @@ impl RedisError {
 
     /// The error of a source that worked before: it goes on once somebody has helped.
     pub(crate) fn for_running_transport(&self, operation: &'static str) -> TransportError {
+        // Whatever it is: a source that ended because of a right that was taken away would have to be started again by hand.
         self.transport_error(operation, TransportErrorKind::Unavailable)
     }
 
@@ -165,6 +167,7 @@ impl RedisError {
     }
 
     fn answered(code: &str, detail: &str) -> (RedisErrorKind, String) {
+        // Read from the text as well, since 6.2 hides the code in there when a script fails.
         let is_forbidden = code == "NOPERM" || detail.contains("has no permissions");
         if is_forbidden || detail.contains("can't run this command") {
             // The server names the command or the key between quotes, but not if a script runs it.
@@ -211,6 +214,7 @@ impl RedisError {
                 RedisErrorKind::Unavailable,
                 "the server has no room for another client".to_owned(),
             ),
+            // Not among those that pass: a caller would repeat for ever what the server never takes.
             _ => (RedisErrorKind::Unexpected, format!("the server responds {code} {detail}")),
         }
     }

@@ -140,6 +140,7 @@ impl RedisClient {
             endpoint::within(limit, redis::cmd("INFO").query_async::<Value>(&mut node)).await;
         let info = match info {
             Ok(text) => ServerInfo::read(&as_text(&text).unwrap_or_default()),
+            // A user with few rights may not run it, and what is not known is no reason to refuse a server that may be well.
             Err(error) if error.kind() == RedisErrorKind::Forbidden => {
                 tracing::warn!(address = %endpoint, "the user may not run `info`: version and settings are unknown");
                 ServerInfo::default()
@@ -280,6 +281,7 @@ impl RedisClient {
 
     /// Runs a script.
     pub(crate) async fn script(&self, call: &ScriptCall) -> Result<Value, RedisError> {
+        // A server knows the script unless it has restarted or failed over, so the text is not sent each time.
         match self.command(call.by_digest()).await {
             Err(error) if error.code() == Some("NOSCRIPT") => self.command(&call.by_text()).await,
             answer => answer,
@@ -303,10 +305,12 @@ impl RedisClient {
         // Zero would be for ever.
         let millis = u64::try_from(replica_timeout.as_millis()).unwrap_or(u64::MAX).max(1);
         wait.arg(wanted).arg(millis);
+        // The server may wait for its replicas for that long before it answers at all.
         let limit = self.limit().saturating_add(replica_timeout);
         // The text goes along only when the server turns out not to know the script.
         let mut script = call.by_digest().clone();
         loop {
+            // Known by its own first word: a server that does not know a script by its text either would be asked for ever.
             let is_told = script.args_iter().next() == Some(redis::Arg::Simple(b"EVAL".as_slice()));
             let cmds = [script, touch.clone(), wait.clone()];
             let mut answers = self.commands_within(&cmds, limit).await?.into_iter();

@@ -20,6 +20,7 @@ impl Script {
     }
 
     fn digest(&self) -> &str {
+        // Hashed once, as every call needs it.
         self.digest.get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
     }
 

@@ -51,6 +51,7 @@ pub(super) fn sentinels(
 ) -> Result<Option<redis::sentinel::SentinelClient>, RedisError> {
     use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 
+    // Without an authority the plain client will do, which is made by what each URL says.
     let Some(certificates) = certificates(config) else { return Ok(None) };
     let infos = urls.iter().map(|url| super::endpoint::read(url, config));
     let infos = infos.collect::<Result<Vec<_>, _>>()?;

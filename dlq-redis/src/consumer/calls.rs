@@ -192,6 +192,8 @@ async fn run(
         // Those whose turn it is now go with it.
         yield_now().await;
         if batch.len() < BATCH && batch.iter().all(Asked::is_posted) {
+            // Where nobody waits for an answer, a millisecond of waiting fills the command. A caller ends it at once (see
+            // `send`).
             let _ = timeout(GATHER, posted.awaited.notified()).await;
         }
         while batch.len() < BATCH
@@ -240,6 +242,7 @@ pub(super) async fn send_all(
     let pick = |kind: fn(&Request) -> bool| -> Vec<usize> {
         (0..requests.len()).filter(|at| kind(&requests[*at])).collect()
     };
+    // Acknowledgements without a proof go in one plain command, which costs the server less than a script and needs no look.
     let acks = pick(|request| matches!(request, Request::Ack { proof: None, .. }));
     let proven = pick(|request| matches!(request, Request::Ack { proof: Some(_), .. }));
     let extends = pick(|request| matches!(request, Request::Extend { .. }));
@@ -338,6 +341,7 @@ async fn scripted(
         .collect();
     let answers = match client.scripts(&calls).await {
         Ok(answers) => answers,
+        // Nobody knows which of the scripts were carried out. Each caller asks again, and finds done what was.
         Err(error) => return indexes.iter().map(|_| Err(error.clone())).collect(),
     };
     let mut outcomes = Vec::with_capacity(indexes.len());
@@ -351,6 +355,7 @@ async fn scripted(
                     (0..chunk.len()).map(|at| Ok(said.get(at).is_some_and(|one| as_int(one) > 0))),
                 );
             }
+            // One script fails alone, and with it only the requests of its chunk.
             Err(error) => outcomes.extend(chunk.iter().map(|_| Err(error.clone()))),
         }
     }

@@ -53,6 +53,7 @@ impl Keys {
 
     /// Returns true if a key of this name is in the same slot.
     pub(crate) fn is_near(&self, key: &str) -> bool {
+        // A key without a tag counts with all of its name, as it does for the server.
         hash_tag(key).unwrap_or(key) == self.tag
     }
 

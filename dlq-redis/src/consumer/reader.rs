@@ -38,6 +38,7 @@ pub(super) async fn read(shared: Arc<SourceState>, stop: CancellationToken) {
         last: FIRST.to_owned(),
         lost: false,
     };
+    // Short at first: a connection that has ended can mostly be replaced at once.
     let mut pause = FIRST_PAUSE;
     while !stop.is_cancelled() {
         let room = tokio::select! {
@@ -106,6 +107,7 @@ struct Reader {
 impl Reader {
     async fn turn(&mut self, room: OwnedSemaphorePermit) -> Result<(), RedisError> {
         let place = Arc::clone(&self.shared.place);
+        // A connection of its own: a blocked read would hold up every call that shares it.
         if self.connection.is_none() {
             let mut connection = self.shared.client.dedicated(&place.keys.stream).await?;
             let mut ask = redis::cmd("CLIENT");
@@ -166,6 +168,7 @@ impl Reader {
         };
         let answer = match answer {
             Ok(answer) => answer.map_err(RedisError::from)?,
+            // Without a code it counts as a lost connection, so what this read may have been handed is looked for.
             Err(_) => return Err(RedisError::timeout(BLOCK + SILENCE)),
         };
         // The lease began no earlier than the read, which may have blocked since.
@@ -183,6 +186,7 @@ impl Reader {
     ) {
         let mut ready = Vec::with_capacity(entries.len());
         for (id, count, pairs) in entries {
+            // Noted before the entries are passed on: a recovery looks behind it, and would find them a second time.
             if wire::position(&id) > wire::position(&self.last) {
                 self.last.clone_from(&id);
             }

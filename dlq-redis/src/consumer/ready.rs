@@ -127,6 +127,8 @@ impl Ready {
                 if state.closed {
                     return Next::Closed;
                 }
+                // An error goes before what is queued: under load the queue is never empty, and the consumer would not hear
+                // of it.
                 if let Some(error) = state.error.take() {
                     return Next::Failed(error);
                 }

@@ -28,6 +28,7 @@ const SWEEPING: Duration = Duration::from_secs(600);
 
 /// Takes over until it is stopped: three times in a lease, at a time that differs from process to process.
 pub(super) async fn reclaim(shared: Arc<SourceState>, stop: CancellationToken) {
+    // A third of the lease bounds by how much later than its end a message comes again.
     let every = (shared.place.lease / 3).min(LONGEST).max(Duration::from_millis(10));
     let mut cursor = "0-0".to_owned();
     let mut swept = Instant::now();
@@ -126,6 +127,8 @@ async fn sweep(shared: &SourceState) {
 
 /// Renews leases of what waits here, as long as somebody wants it.
 pub(super) async fn renew(shared: Arc<SourceState>, stop: CancellationToken) {
+    // An eighth leaves several tries between a quarter of the lease, when it is due, and three quarters, when it counts as
+    // lost.
     let every = (shared.place.lease / 8).max(Duration::from_millis(5));
     loop {
         tokio::select! {

@@ -61,6 +61,7 @@ impl Body {
 /// Claims records until it is stopped.
 pub(super) async fn claim(shared: Arc<SourceState>, stop: CancellationToken) {
     loop {
+        // A consumer that does not ask would let the leases of what is claimed for it run out.
         if !shared.is_wanted() {
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -36,6 +36,7 @@ impl RetryQueue for RedisRetryQueue {
         let DelayedRetry { delivery, consumer, due, .. } = &delayed_retry;
         let message = delivery.message();
         let death = delivery.death(consumer);
+        // The number of the hop is in the name, as the same death may wait several times.
         let hop = delivery.delayed_retries().saturating_add(1);
         // A letter that was sent back twice, or edited in between, is another message each time.
         let (replays, binding) = (delivery.replays(), Binding::of(&death.letter, message));

@@ -101,6 +101,7 @@ impl RedisSettle {
 
     /// Sends it until it is heard or the lease has ended.
     async fn send(&self, operation: &'static str, request: Request) -> Result<(), TransportError> {
+        // A lease may be an hour long, and a shutdown waits for what is being settled.
         let until = self.ends.min(Instant::now() + SETTLE_LIMIT);
         let mut pause = PAUSE;
         loop {
@@ -115,6 +116,7 @@ impl RedisSettle {
             if left <= PAUSE {
                 return Err(error.for_running_transport(operation));
             }
+            // The last try leaves time for its answer before the lease ends.
             sleep(pause.min(left - PAUSE)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

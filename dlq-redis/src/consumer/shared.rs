@@ -74,6 +74,7 @@ impl SourceState {
             closed: AtomicBool::new(false),
             wakes: Mutex::default(),
             woken: Notify::new(),
+            // A new source counts as wanted for a while, until its consumer asks for the first time.
             asked: Mutex::new(Asked { now: false, last: Instant::now() }),
             taken_over: Mutex::default(),
             takes: tokio::sync::Mutex::default(),

@@ -89,12 +89,14 @@ impl RedisSource {
             What::Record { name, fence, count, body, payload } => {
                 let delivery = match Body::read(&body, payload.clone(), Arc::clone(&place.subject))
                 {
+                    // A record has no entry in the stream, so nothing stands at the place that it is given.
                     Some(record) => self.incoming.record(record, || self.origin("0-0")),
                     None => self.damaged(&name, payload),
                 };
                 (delivery.with_deliveries(small(count)), SettleTarget::Record { name, fence })
             }
         };
+        // Of a retry record it is the origin of the message, by which `Written` knows what was written for it.
         let origin = delivery.origin().clone();
         (delivery, RedisSettle::new(Arc::clone(&self.shared), target, origin, since))
     }
@@ -187,6 +189,7 @@ impl Source for RedisSource {
                 "fetched messages could not be given back in time: they come again when their lease ends"
             );
         }
+        // Tasks are left only where the time was over. What one of them was just handed comes again when its lease ends.
         self.tasks.abort_all();
         shared.ready.close();
     }

@@ -284,6 +284,7 @@ impl RedisTransport {
 
     fn dead_key(&self, keys: &Keys) -> Result<String, RedisError> {
         let dead = self.dead.clone().unwrap_or_else(|| keys.dead());
+        // One script writes the letter and its mark, and in a cluster it reaches keys of one slot only.
         if keys.is_near(&dead) && dead != self.stream {
             return Ok(dead);
         }
@@ -305,6 +306,7 @@ impl RedisTransport {
         let keys = self.keys()?;
         let dead = self.dead_key(&keys)?;
         let group = self.group()?;
+        // A right that is missing would show in the middle of a settlement, when the handler has run already.
         self.check_rights(client, &keys, &dead, &group).await?;
         // A wrong type is refused at the start: scripts would meet it only when a message is to be settled.
         for (key, wanted) in [
@@ -324,6 +326,7 @@ impl RedisTransport {
                 ));
             }
         }
+        // `MKSTREAM` creates the stream as well, so that a consumer may start before its producer.
         let mut cmd = redis::cmd("XGROUP");
         cmd.arg("CREATE").arg(&*keys.stream).arg(&*group);
         cmd.arg(if self.start == Start::Latest { "$" } else { "0" }).arg("MKSTREAM");
@@ -346,6 +349,7 @@ impl RedisTransport {
         dead: &str,
         group: &str,
     ) -> Result<(), RedisError> {
+        // The last key stands for all keys beside the stream, whose names begin alike.
         let call = PERMITTED.keys(&[&*keys.stream, dead, &keys.later(group)]);
         let forbidden = client.script(&call).await?;
         let names: Vec<_> = as_array(&forbidden)

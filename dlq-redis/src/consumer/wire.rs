@@ -77,10 +77,12 @@ pub(crate) fn read(
     fields: &Fields,
     subject: &std::sync::Arc<str>,
 ) -> Message {
+    // The server makes ids of its time, so an entry knows when it was added without a field for it.
     let published = position(id).map_or(0, |(millis, _)| i64::try_from(millis).unwrap_or(i64::MAX));
     let published = Timestamp::from_millis(published);
     let marks_our_entry =
         |(name, _): &&Pair| *name == fields.payload.as_bytes() || name == b"absent";
+    // An entry of others has no field for the payload. All of it is the payload, so that nothing of it is lost (G8).
     if pairs.iter().find(marks_our_entry).is_none() {
         let payload = everything(&pairs);
         return Message::new(subject.clone(), payload).with_published_at(published);
@@ -179,6 +181,7 @@ pub(crate) fn body(
     if let Some(id) = message.id() {
         to(b"id", id.as_bytes());
     }
+    // Nearly every message has the subject of its stream, which costs no field then.
     if message.subject() != subject {
         to(b"s", message.subject().as_bytes());
     }
@@ -187,8 +190,10 @@ pub(crate) fn body(
 /// Writes one header.
 pub(crate) fn header(header: &Header, fields: &Fields, to: &mut impl FnMut(&[u8], &[u8])) {
     match (&header.value, header.name.strip_prefix(FIELD.as_bytes())) {
+        // A header that was read from a field of a foreign entry becomes that field again, so that its owners can read it.
         (Some(value), Some(field)) if is_foreign(field, fields) => to(field, value),
         (Some(value), _) => to(&[b"h:", &header.name[..]].concat(), value),
+        // A field always has a value, so that an absent one needs a name of its own (G8).
         (None, _) => to(&[b"n:", &header.name[..]].concat(), b""),
     }
 }

@@ -19,6 +19,7 @@ impl RedisLetters {
         self.stands().await?;
         let mut findings = settings(self.client.server());
         let types = self.types().await?;
+        // With a ledger of another type reading fails, and the finding says more.
         let can_read = types.is_empty();
         findings.extend(types);
         if can_read {
@@ -69,6 +70,7 @@ pub(super) async fn others(
                 Content::Foreign => foreign += 1,
                 Content::Damaged(_) => damaged += 1,
             }
+            // The first one is named and the others are counted, since there may be thousands.
             first.get_or_insert_with(|| entry.place.position().clone());
         }
     }
@@ -85,6 +87,7 @@ pub(super) fn settings(server: &ServerInfo) -> Vec<Finding> {
     let finding = |severity, setting, found: &str, want, advice: &str| {
         Finding::new(severity, "server", setting).found(found, want).advice(advice)
     };
+    // Without a version `INFO` was forbidden, and the other fields are defaults that say nothing.
     if server.version.is_none() {
         return vec![finding(
             Severity::Note,

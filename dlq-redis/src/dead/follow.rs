@@ -49,6 +49,7 @@ impl Follow {
         let stands = letters.stands().await?;
         let (keys, name) = (&letters.keys, &*letters.follower);
         let mark = keys.follower(name);
+        // The mark comes before the first entry: from then on a replay finds the store, and sends nothing past it (G6).
         let call = MARK.keys(&[&mark, &keys.followers()]).arg(name).arg(&store);
         let answer = letters.client.script(&call).await;
         let answer = answer.map_err(|error| error.for_store(OPENING))?;
@@ -62,6 +63,7 @@ impl Follow {
             return Err(StoreError::new(StoreErrorKind::Conflict, OPENING).with_detail(text));
         }
         let confirmed = as_text(confirmed).and_then(|place| position(&place));
+        // Nothing would come until the ids have grown past that place, and nobody would hear why (G9).
         if confirmed.is_some_and(|place| place > stands.last) {
             let text = format!(
                 "stream `{}` was created anew, with ids below those that were confirmed; delete the key `{mark}`: what the \

@@ -27,9 +27,11 @@ fn letter(raw: Raw) -> Result<DeadLetter, &'static str> {
     let (_, rest) = at.map(|at| pairs.remove(at)).ok_or("it has no field `rest`")?;
     let rest: Rest = serde_json::from_slice(&rest)
         .map_err(|_| "its field `rest` cannot be read; a newer version may have written it")?;
+    // Letters have the default names of fields, whatever those of their stream are, so that one reader reads all.
     let fields = Fields::default();
     let find = |name: &str| pairs.iter().find(|(one, _)| one == name.as_bytes());
     let payload = find(&fields.payload).map(|(_, payload)| payload.clone());
+    // A field that somebody has removed is no tombstone: sent back, the letter would be an empty message (G8).
     if payload.is_none() && find("absent").is_none() {
         return Err("its payload has gone");
     }

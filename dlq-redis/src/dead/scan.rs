@@ -72,6 +72,7 @@ pub(super) async fn stands(client: &RedisClient, key: &str) -> Result<Option<Sta
         parts.get(at + 1)
     };
     let entries = named("length").map_or(0, as_int);
+    // Not that of the last entry: it stays where entries are removed, so that a place never moves back.
     let last = named("last-generated-id").and_then(as_text);
     Ok(Some(Stands {
         entries: u64::try_from(entries).unwrap_or(0),
@@ -96,6 +97,7 @@ pub(super) async fn nth_last(
     key: &str,
     count: u64,
 ) -> Result<Option<EntryId>, RedisError> {
+    // Streams know no ranks, so the end is walked back to in steps of which each holds the server up for a moment only.
     let (mut left, mut end, mut found) = (count, "+".to_owned(), None);
     while left > 0 {
         let call = BACK.keys(&[key]).arg(&end).arg(left.min(STEP));

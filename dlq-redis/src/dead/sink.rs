@@ -106,6 +106,7 @@ impl Sink for RedisSink {
         &self,
         letters: Vec<DeadLetter>,
     ) -> Result<Vec<Result<Receipt, StoreError>>, StoreError> {
+        // A letter that cannot be written keeps its error to itself, and its place among the answers.
         let calls = letters.iter().map(|letter| self.call(letter)).collect::<Vec<_>>();
         let mut outcomes = Vec::with_capacity(calls.len());
         let (mut sent, mut marks) = (Vec::new(), Vec::new());

@@ -51,6 +51,7 @@ pub(super) fn letter(letter: &DeadLetter) -> Result<Vec<Vec<u8>>, serde_json::Er
         death: letter.death(),
         facts: Facts::of(letter),
     };
+    // Last, so that it is found although a producer may have a field of the same name.
     to(REST.as_bytes(), &serde_json::to_vec(&rest)?);
     Ok(flat)
 }

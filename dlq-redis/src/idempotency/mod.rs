@@ -110,6 +110,7 @@ impl RedisIdempotency {
         })?;
         let call = scripts::IDENTIFY.keys(&[names.identity()]).arg(random_name());
         let answer = client.script(&call).await.map_err(|error| error.for_store(OPENING))?;
+        // Two handles that read the same name share their keys, by which handlers are told apart that would share them unasked.
         let identity = as_text(&answer).unwrap_or_default().into();
         Ok(Self { client: client.clone(), names: Arc::new(names), identity })
     }
@@ -124,6 +125,8 @@ impl RedisIdempotency {
         let answer = self.client.script(&call).await;
         let answer = answer.map_err(|error| error.for_running_store(doing))?;
         let answer = Reply(answer);
+        // A key that somebody else uses is an error of its own: taken for free, it would be overwritten, and taken for
+        // done, the message would be lost.
         if answer.word() == "foreign" {
             return Err(foreign(doing, name));
         }

@@ -56,6 +56,7 @@ impl Names {
     pub(super) fn pattern(&self) -> String {
         let mut pattern = String::new();
         for letter in self.prefix.chars() {
+            // A prefix with such a letter would match keys of others, which a purge looks at.
             if r"*?[]\^".contains(letter) {
                 pattern.push('\\');
             }

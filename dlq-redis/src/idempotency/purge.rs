@@ -22,6 +22,7 @@ impl RedisIdempotency {
         }
         let failed = |error: RedisError| error.for_running_store(PURGING);
         let mut purged = 0;
+        // `SCAN` knows the keys of its own node only.
         for mut node in self.client.masters().await.map_err(failed)? {
             let mut cursor = "0".to_owned();
             loop {

@@ -47,6 +47,7 @@ impl RedisOutbox {
             };
             let mut rest = &letters[..];
             while !rest.is_empty() {
+                // In parts, and `until` is looked at before each: a large batch takes longer than the lease may have left.
                 let (chunk, left) = rest.split_at(chunk(rest));
                 rest = left;
                 self.send_chunk(&keys, chunk, until, &mut sent).await;

@@ -23,6 +23,7 @@ impl RedisOutbox {
                     continue;
                 }
             };
+            // Asked for each stream, since rights are granted by patterns of keys.
             let forbidden = self.forbidden(&keys).await;
             let forbidden = forbidden.map_err(|error| error.for_store(REPLAYING))?;
             if !forbidden.is_empty() {

@@ -30,6 +30,7 @@ impl Inner {
         range.arg(&names.audit).arg(first).arg(length - 1);
         let found = array(self.link.command(&range).await?);
         let numbers: Vec<_> = (first..length).map(|number| number.to_string()).collect();
+        // An entry is never changed, so what later steps add stands beside it.
         let more = self.link.fields(&names.audit_more, &numbers).await?;
         let entry = |((number, value), more): ((u64, Value), Option<Vec<u8>>)| {
             let text = bytes(value).unwrap_or_default();

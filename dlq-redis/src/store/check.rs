@@ -66,6 +66,7 @@ impl Inner {
         let section = |name| async move {
             match self.info(name).await {
                 Ok(info) => Ok(Some(info)),
+                // A right that is missing is a finding, and not a reason to find nothing else.
                 Err(Fault::Redis(error)) if error.kind() == RedisErrorKind::Forbidden => Ok(None),
                 Err(fault) => Err(fault),
             }
@@ -107,6 +108,7 @@ impl Inner {
         let mut counts: BTreeMap<(&str, Bytes), u64> = BTreeMap::new();
         let mut facets: BTreeMap<u8, u64> = BTreeMap::new();
         let mut all_sets: BTreeSet<(String, Bytes)> = BTreeSet::new();
+        // In chunks: one command for all members would hold the server up.
         for letters in found.chunks(50) {
             let members: Vec<_> = letters.iter().flat_map(|(_, members, ..)| members).collect();
             let mut cmd = redis::cmd("ZMSCORE");
@@ -147,6 +149,7 @@ impl Inner {
                 }
             }
         }
+        // What is left has letters and no counter.
         let missing = counts.into_iter().filter(|(_, n)| *n > 0);
         off.extend(missing.map(|((key, field), n)| {
             let field = String::from_utf8_lossy(&field).into_owned();
@@ -157,6 +160,7 @@ impl Inner {
             damages.extend(off);
             damages.extend(self.items_off().await?);
         }
+        // One fail-over may leave thousands of them, and the advice is the same for each.
         damages.truncate(MOST);
         Ok(damages.iter().map(|damage| damaged(damage)).collect())
     }
@@ -164,6 +168,7 @@ impl Inner {
     /// Sets of ids that have too few or too many.
     async fn sets_off(&self, expected: &BTreeSet<(String, Bytes)>) -> Result<Vec<String>> {
         let names = &self.link.names;
+        // Counted and not listed: one eviction may take a set of hundreds.
         let (mut missing, mut found) = (expected.len(), 0);
         let digits: Vec<_> = (0..4096).map(|n| format!("{n:03x}")).collect();
         for digits in digits.chunks(64) {
@@ -202,6 +207,7 @@ impl Inner {
         let mut off = Vec::new();
         for operation in self.list_operations(u32::MAX >> 1).await? {
             let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+            // Page by page: an operation may have a million items, and the server serves nobody else while it lists them.
             let mut cursor = "0".to_owned();
             loop {
                 let mut cmd = redis::cmd("HSCAN");

@@ -121,7 +121,9 @@ pub(super) fn fields(row: &Row, changed: Changed) -> (Fields, Vec<&'static str>)
         Some(value) => fields.extend([name.as_bytes().to_vec(), value]),
         None => gone.push(name),
     };
+    // State, item and key are written by every change, as they are small.
     set("s", Some(json(&state(row))));
+    // Apart from the state, which is JSON: the scripts read where the item of a letter is.
     set("o", row.item.map(|(id, index)| format!("{id}:{index}").into_bytes()));
     set("q", row.key.as_ref().map(|key| json(&key_of(key))));
     let letter = &row.letter;
@@ -171,6 +173,7 @@ fn run(letter: &DeadLetter) -> Run {
         class: letter.class.to_string(),
         cause: letter.cause.map(|cause| cause.to_string()),
         fingerprint: letter.fingerprint.to_string(),
+        // Beside the history, since lists and searches read heads, which leave that out.
         error: letter.error(),
         attempts: letter.attempts,
         crashes: letter.crashes,
@@ -193,6 +196,7 @@ fn body(letter: &DeadLetter) -> Body {
         origin: letter.origin.clone(),
         attributes: letter.attributes.clone(),
         edited_from: letter.state.edited_from.clone(),
+        // Known without the payload, since a list shows it and reads no payloads.
         size: message.payload().map(|payload| payload.len() as u64),
     }
 }
@@ -296,6 +300,7 @@ fn letter(id: LetterId, state: &State, run: Run, body: Body) -> Result<DeadLette
     let (reason, fingerprint) =
         (word(id, "reason", &state.reason)?, word(id, "fingerprint", &run.fingerprint)?);
     let mut letter =
+        // Under the id and the fingerprint that are stored: another version may compute them in another way.
         DeadLetter::identified(id, fingerprint, message, body.origin, body.consumer, reason);
     letter.generation = run.generation;
     letter.service = body.service;

@@ -57,6 +57,7 @@ impl Kind {
         let Self(status, reason, cause, class, consumer, subject) = self;
         stats.total += n;
         *stats.by_status.entry(status).or_default() += n;
+        // What is resolved counts in the total and by status only, as `Stats::add` has it.
         if status.is_unresolved() {
             *stats.by_subject.entry(subject).or_default() += n;
             *stats.by_reason.entry(reason).or_default() += n;
@@ -71,6 +72,7 @@ impl Kind {
 
 /// Returns true if a filter names only what letters are counted by.
 pub(super) fn is_counted(filter: &Filter) -> bool {
+    // What is left of the filter is asked and not its fields, so that a field that is added later is not overlooked.
     let mut rest = filter.clone();
     rest.statuses.clear();
     rest.reasons.clear();

@@ -53,6 +53,7 @@ impl Verb for GiveKeys {
             match rows.take_key(&mut row) {
                 Ok(()) if row.key != before => rows.update(row, Changed::State),
                 Ok(()) => {}
+                // Noted and gone on with, so that one more look loads what all letters of the page lack.
                 Err(Stop::Missing) => is_missing = true,
                 Err(stop) => return Err(stop),
             }

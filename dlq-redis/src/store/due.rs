@@ -17,6 +17,7 @@ pub(super) const LINE: usize = 17;
 impl Inner {
     /// When the next letter of these consumers can be claimed, or released by an operation.
     pub(super) async fn find_next_due(&self, consumers: &[String]) -> Result<Option<Timestamp>> {
+        // A line is in the order of time, so its first member tells when the next letter of a consumer is due.
         let first = try_join_all(names::lines(consumers).into_iter().map(|line| async move {
             let bounds = (names::from(&line), names::to(&line));
             let found = self.link.members(bounds, false, 1).await?;
@@ -27,6 +28,7 @@ impl Inner {
         for stored in live.into_iter().filter_map(|(_, stored)| stored) {
             let Some(release) = stored.operation.next_to_handlers(now) else { continue };
             let parts = self.queued(stored.operation.id, consumers).await?;
+            // A release without a letter in the queue would wake consumers for nothing.
             let has_some = try_join_all(
                 parts
                     .iter()

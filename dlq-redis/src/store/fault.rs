@@ -31,6 +31,7 @@ impl Fault {
 
     /// Returns true if it is open whether the server has done what it was asked for.
     pub(super) fn is_open(&self) -> bool {
+        // An error with a code was answered by the server, which has written nothing then (see `write`).
         let is_silent = |error: &RedisError| {
             error.kind() == RedisErrorKind::Unavailable && error.code().is_none()
         };

@@ -93,6 +93,7 @@ impl Letters for RedisStore {
 impl Inner {
     /// Ids by their first digits, in order: they are in sets by the first three.
     async fn with_prefix(&self, digits: &str, limit: usize) -> Result<Vec<LetterId>> {
+        // Anything else is the beginning of no id, and could name a key outside of the sets.
         let is_prefix = digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         let mut found = Vec::new();
         if !is_prefix {
@@ -129,6 +130,7 @@ impl Inner {
             let after = after.map(|(at, id)| Cursor::after(at, id));
             let stroll = Stroll { order, after, upto: None };
             let want = most - letters.len();
+            // Heads are enough: a list shows neither payloads nor histories, which are most of the bytes.
             let found = search.find(&self.link, stroll, want, Depth::Head, |_| true).await?;
             letters.extend(found.iter().map(StoredRow::summary));
             if letters.len() == most {
@@ -140,6 +142,7 @@ impl Inner {
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
         let search = Search::plan(&self.link, filter).await?;
+        // The counters know some fields only. A range of the index knows the times as well, and is counted by the server.
         if search.is_cheap() || !is_counted(filter) {
             return search.count(&self.link).await;
         }

@@ -39,6 +39,7 @@ impl Link {
 
     /// Begins a call of a script.
     pub(super) fn call(&self, script: &'static Script) -> ScriptCall {
+        // One key names the slot. Scripts make the other names of the prefix, which is in the same slot by its hash tag.
         script.keys(&[&self.names.meta]).arg(&self.names.prefix)
     }
 
@@ -55,6 +56,7 @@ impl Link {
         replica_timeout: Duration,
     ) -> Result<(Value, u64)> {
         let mut touch = redis::cmd("HSET");
+        // A write that changes nothing else, see `RedisClient::replicated`.
         touch.arg(&self.names.meta).arg("touched").arg(1);
         Ok(Box::pin(self.client.replicated(call, &touch, wanted, replica_timeout)).await?)
     }
@@ -128,6 +130,7 @@ impl Link {
             let found = ids.into_iter().zip(found);
             found.map(|(id, value)| Ok((id, letter(value, is_whole)?))).collect::<Result<Vec<_>>>()
         };
+        // In parts, so that no script holds up the server for long.
         let all = try_join_all(ids.chunks(LETTERS).map(|ids| some(ids.to_vec()))).await?;
         Ok(all.into_iter().flatten().collect())
     }
@@ -196,6 +199,7 @@ impl Link {
             let keys = keys.iter().filter(move |key| key.kind.is_bulky() == is_bulky);
             keys.map(|key| key.to_string()).collect::<Vec<_>>()
         };
+        // The two kinds stand in two hashes, and each command reads one.
         let (few, many) = (of(false), of(true));
         let names = &self.names;
         let few = self.fields(&names.documents, &few);

@@ -85,6 +85,7 @@ impl Inner {
             loaded.items.extend(items);
             loaded.selects.push((select.clone(), depth, selected));
         }
+        // A claim that is full with letters that are due releases none of an operation.
         if needs.active || (claims && !is_full) {
             loaded.active = operations.3;
         }

@@ -105,6 +105,7 @@ impl Names {
         if let Some(message) = row.letter.message.id() {
             let digest = message_digest(message);
             let key = self.messages(&first_digits(&digest));
+            // The digest stands before the id, since several letters may have one message id.
             sets.insert((key, [&digest[..], id.as_bytes()].concat()));
         }
         sets
@@ -272,6 +273,7 @@ pub(super) fn document(key: &DocumentKey) -> Bytes {
 
 /// The field of the owner of an original message.
 pub(super) fn owner(key: &DedupKey) -> Bytes {
+    // A hash, as producers choose these ids: any length would be a field of the hash, for each letter.
     blake3::hash(&key.to_bytes()).as_bytes()[..20].to_vec()
 }
 

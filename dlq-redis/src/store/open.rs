@@ -44,6 +44,7 @@ impl RedisStore {
 
 impl Inner {
     async fn prepare(&mut self, dedup: Option<bool>) -> Result<()> {
+        // The identity is kept where there is one already, so that two processes that open a new store at once agree on it.
         let call = self.link.call(&scripts::OPEN).arg(SCHEMA).arg(super::token());
         let [schema, identity] = parts(self.link.run(&call).await?)?;
         judge(number(schema))?;

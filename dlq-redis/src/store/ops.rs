@@ -93,10 +93,12 @@ pub(super) fn read(value: Value) -> Result<(OperationId, Option<Stored>)> {
     let fixed: Fixed = text("b")
         .and_then(|text| serde_json::from_str(text).ok())
         .ok_or_else(|| corrupt("specification"))?;
+    // A state that is not known is no guess: an operation that was taken for running would release letters.
     let state: OperationState =
         text("s").and_then(|text| text.parse().ok()).ok_or_else(|| corrupt("state"))?;
     let mut progress = Progress { total: number("t"), by_outcome: BTreeMap::new() };
     for outcome in OUTCOMES {
+        // Counts are fields of their own, as scripts increment them without reading the operation.
         let count = number(&format!("q:{outcome}"));
         if count > 0 {
             progress.by_outcome.insert(outcome, count);

@@ -27,6 +27,7 @@ impl Inner {
                 *plan.ineligible.entry(letter.state.status).or_default() += 1;
             }
         };
+        // Letters are only counted and noted here, as a plan may concern millions of them.
         search.visit(&self.link, see).await?;
         free.sort_unstable();
         if spec.order == Order::NewestFirst {

@@ -100,6 +100,7 @@ impl Inner {
     }
 
     async fn write(&self, commit: &Commit<'_>, is_once: bool) -> Result<Ended> {
+        // Most commits need no token, and so leave no key behind at the server.
         let token = if is_once { super::token() } else { String::new() };
         let mut call =
             self.link.call(&scripts::COMMIT).arg(&token).arg(REMEMBERED).arg(commit.checks);

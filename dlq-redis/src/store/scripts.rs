@@ -62,6 +62,7 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
 pub(super) fn array(value: Value) -> Vec<Value> {
     match value {
         Value::Array(items) | Value::Set(items) => items,
+        // The third version of the protocol has types of its own for what the second sends as an array.
         Value::Map(pairs) => pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),
         _ => Vec::new(),
     }

@@ -59,12 +59,14 @@ impl Search {
         if search.ids.is_none() && !filter.message_ids.is_empty() {
             search.ids = Some(link.of_messages(&filter.message_ids).await?);
         }
+        // With one part there is nothing to choose, and letters by id are read without a walk.
         if search.tests.is_empty() || search.ids.is_some() {
             return Ok(search);
         }
         let mut facets = std::mem::take(&mut search.tests);
         facets.push(std::mem::take(&mut search.parts));
         let sizes = try_join_all(facets.iter().map(|parts| link.size(parts, filter))).await?;
+        // The cost is that of the part that is walked. The other parts are asked for each of its members.
         let smallest = (0..sizes.len()).min_by_key(|at| sizes[*at]).unwrap_or(0);
         search.parts = facets.remove(smallest);
         search.tests = facets;
@@ -179,6 +181,7 @@ impl Search {
         for part in &self.parts {
             let mut bounds = self.bounds(part, Stroll::all(Order::OldestFirst));
             loop {
+                // Twice as many members, since the script reads no letters for a count.
                 let step = Step { scan: 2 * STEP, want: usize::MAX, mode: b"0" };
                 let [last, some, _] = self.step(link, part, &bounds, false, step).await?;
                 count += number(some);
@@ -192,6 +195,7 @@ impl Search {
     async fn by_ids(&self, link: &Link, stroll: Stroll, depth: Depth) -> Result<Vec<StoredRow>> {
         let found = link.letters(self.ids.iter().flatten().copied(), depth).await?;
         let place = |cursor: Cursor| (cursor.created_at, cursor.id);
+        // Here the bounds are tested one by one, as letters that are read by id come from no walk.
         let is_within = |it: &StoredRow| {
             let at = (it.row.letter.state.created_at, it.row.letter.id);
             let (after, upto) = (stroll.after.map(place), stroll.upto.map(place));
@@ -251,6 +255,7 @@ impl Search {
     ) -> Result<()> {
         let mut bounds = self.bounds(part, stroll);
         let is_reverse = stroll.order == Order::NewestFirst;
+        // Where every letter of the part matches, the first step looks at no more members than are wanted.
         let is_plain = self.tests.is_empty() && self.is_exact;
         let (mode, most): (&[u8], _) = match depth {
             Depth::Head => (b"1", STEP),
@@ -293,6 +298,7 @@ impl Search {
             .arg(step.want)
             .arg(BYTES)
             .arg(step.mode);
+        // The script tests these parts itself, so that letters that do not match never leave the server.
         for test in &self.tests {
             call = call.arg(test.len());
             for part in test {
@@ -316,6 +322,7 @@ fn facets(filter: &Filter) -> Vec<Vec<Bytes>> {
         let parts = values.into_iter().map(|value| names::part(facet, value.as_ref().as_bytes()));
         parts.collect::<BTreeSet<_>>().into_iter().collect()
     }
+    // A pattern names no part of the index, so that with one of them subjects are tested here.
     let is_literal = filter.subjects.iter().all(dlq_core::SubjectPattern::is_literal);
     let subjects = filter.subjects.iter().filter(|_| is_literal);
     let operation = filter.operation.map(|id| names::part(names::OPERATION, id.as_bytes()));

@@ -97,6 +97,7 @@ impl Loaded {
         }
         for (key, owner) in self.owners {
             let id = owner.as_deref().and_then(letter_id);
+            // An absence is compared too: two calls that find a key free may not both take it.
             seen.owners.entry(key.clone()).or_insert_with(|| owner.unwrap_or_default());
             rows.supply_owner(key, id);
         }
@@ -123,6 +124,7 @@ impl Loaded {
         }
         let utf8 = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
         for (key, text) in self.glimpses {
+            // A glimpse is not compared: what a verb only shows may change meanwhile.
             rows.supply_glimpse(key, text.as_deref().map(utf8));
         }
         for (key, text) in self.documents {

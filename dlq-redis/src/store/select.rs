@@ -34,6 +34,7 @@ impl Picked {
 
     /// The first of these items.
     fn items(operation: OperationId, mut found: Vec<Item>, limit: usize) -> Self {
+        // The parts are those of several consumers, and an operation releases its letters by their numbers.
         found.sort_by_key(|item| item.index);
         found.truncate(limit);
         let mut picked = Self::default();
@@ -91,6 +92,7 @@ impl Inner {
             }
             Select::Lapsed { operation, limit } => {
                 let parts = names::items(*operation, ItemOutcome::Sending, "");
+                // Only what a sender had claimed: nobody knows what became of it, so its outbox is asked first.
                 let has_lapsed = |item: &Item| {
                     let claim = item.row(*operation).and_then(|row| row.claim.as_ref());
                     claim.is_some_and(|held| held.sender.is_some() && held.until <= at)
@@ -112,6 +114,7 @@ impl Inner {
             Select::Eligible { consumer, schedule, limit } => {
                 let filter = Filter::new().with_consumer(consumer.clone());
                 let search = Search::plan(&self.link, &only_pending(&filter)).await?;
+                // What a schedule takes depends on fields that no index has, so each pending letter of the consumer is asked.
                 let takes = |found: &StoredRow| schedule.takes(&found.row.letter);
                 let stroll = Stroll::all(Order::OldestFirst);
                 search
@@ -149,6 +152,7 @@ impl Inner {
         let search = Search::plan_none(filter);
         let is_whole = depth == Depth::Whole;
         let lines = names::lines(&filter.consumers);
+        // Without a clock of its own the store takes the server's time, which the script knows without a round trip.
         let now = now.map_or_else(Vec::new, |now| names::ordered(now).to_vec());
         let (mut found, mut after) = (Vec::new(), Vec::new());
         let mut over = if lost == 0 { 0 } else { super::random(u64::from(lost) * 20) };
@@ -207,6 +211,7 @@ impl Inner {
     ) -> Result<Picked> {
         let of_part = |part: Bytes| async move {
             let mut found = Vec::new();
+            // The number has 20 digits in the index, so that the order of bytes is that of numbers.
             let mut lower = [b"[", &part[..], format!("{from:020}").as_bytes()].concat();
             while found.len() < limit {
                 // Some of them are passed over, so that a small limit looks at more than it needs.

@@ -52,6 +52,7 @@ impl Inner {
         let due = (names::from(&line), until(&line, now));
         let all = (names::from(&line), names::to(&line));
         let (due, last) = try_join(
+            // The line is in the order of time, so the first members are those that have waited longest.
             self.link.members(due, false, Vitals::MOST as usize),
             self.link.members(all, true, 1),
         )

@@ -43,6 +43,7 @@ pub(super) fn to_load(rows: &Rows, seen: &Seen) -> Vec<OperationId> {
     let is_unknown = |id: &OperationId| {
         let is_started = rows.started().iter().any(|operation| operation.id == *id);
         let state = seen.states.get(id).map(|state| &state[..]);
+        // An operation whose state was seen and is no canary is only counted, and the script looks for a canary once more.
         let is_plain = state.is_some_and(|state| state != b"canary");
         !is_started && !is_plain && !seen.operations.contains_key(id)
     };
@@ -59,6 +60,7 @@ pub(super) fn commit<'n>(names: &'n Names, rows: &Rows, seen: &Seen) -> Result<C
         typed: BTreeSet::new(),
         counts: BTreeMap::new(),
     };
+    // All comparisons come before the first write: scripts do not roll back.
     commit.compare_all(rows, seen);
     commit.letters(rows);
     commit.operations(rows, seen);
@@ -112,6 +114,8 @@ impl Commit<'_> {
                     let is_canary = stored
                         .as_ref()
                         .is_some_and(|it| it.operation.state == OperationState::Canary);
+                    // While a canary is out, the count of each letter decides whether it is over, so any change of the
+                    // operation counts.
                     let is_whole = *watch == Watch::Whole || is_canary;
                     let stored = stored.as_ref();
                     let (field, version) = if is_whole {
@@ -200,6 +204,7 @@ impl Commit<'_> {
                 self.write(&[b"HSET", owners, &names::owner(key), id.as_bytes()]);
             }
         }
+        // Summed up before: letters of one commit mostly share their counters, and each is written once.
         let counts = std::mem::take(&mut self.counts);
         for ((key, field), by) in counts.into_iter().filter(|(_, by)| *by != 0) {
             self.special(&[b"C", key.as_bytes(), &field, by.to_string().as_bytes()]);
@@ -243,6 +248,7 @@ impl Commit<'_> {
         let new: Vec<_> = is.difference(&was).collect();
         if !new.is_empty() {
             let mut args: Vec<&[u8]> = vec![b"ZADD", index];
+            // All scores are 0, so that the server orders the members by their bytes.
             args.extend(new.iter().flat_map(|member| [&b"0"[..], &member[..]]));
             self.write(&args);
         }
@@ -304,6 +310,7 @@ impl Commit<'_> {
         }
         self.write(&[b"RPUSH", names.operations.as_bytes(), id.as_bytes()]);
         if !operation.state.is_final() {
+            // The number is the score, so that those that run are listed in the order in which they were started.
             let number = seen.operation_number.unwrap_or(0).to_string();
             self.write(&[b"ZADD", names.live.as_bytes(), number.as_bytes(), id.as_bytes()]);
         }
@@ -366,6 +373,7 @@ impl Commit<'_> {
                     let consumers = names.consumers(operation);
                     self.typed(key.as_bytes(), "hash");
                     self.typed(consumers.as_bytes(), "hash");
+                    // Queued items stand apart by consumer in the index, and these fields say which parts there are.
                     self.write(&[b"HSET", consumers.as_bytes(), consumer.as_bytes(), b""]);
                     (None, Record::new(item, consumer))
                 }
@@ -410,6 +418,7 @@ impl Commit<'_> {
             self.typed(names.index.as_bytes(), "zset");
             let text = write_alias(alias);
             self.write(&[b"HSET", names.aliases.as_bytes(), id.as_bytes(), &text]);
+            // By the letter that is pointed at, so that whoever deletes that one finds what points to it.
             let member = [&names::aliases(alias.row)[..], id.as_bytes()].concat();
             self.write(&[b"ZADD", names.index.as_bytes(), b"0", &member]);
         }
@@ -434,6 +443,7 @@ impl Commit<'_> {
                 }
             }
         }
+        // The script keeps the greater of two, as commits need not come in the order of their tokens.
         if let Some(last) = rows.last_fence() {
             self.special(&[b"F", last.to_string().as_bytes()]);
         }
@@ -457,8 +467,10 @@ impl Commit<'_> {
 /// The counts that a letter is part of: the hash and the field of each.
 pub(super) fn counted<'n>(names: &'n Names, row: &Row) -> Vec<(&'n str, Bytes)> {
     let letter = &row.letter;
+    // A fingerprint has no space, so that the first one ends it whatever the consumer is called.
     let group = format!("{} {}", letter.fingerprint, letter.consumer).into_bytes();
     let mut counts = vec![(&*names.counts, super::counts::field(letter)), (&*names.groups, group)];
+    // Only consumers with letters in line, so that waking and counting walk no line that is empty.
     if row.available_at().is_some() {
         counts.push((&*names.lines, letter.consumer.clone().into_bytes()));
     }

@@ -55,6 +55,7 @@ mod conformance {
 async fn keys_of_a_node_wait_for_it_and_others_go_on() {
     let started = RedisCluster::builder().ours().start_cluster();
     let Ok(mut cluster) = or_skip(Service::Redis, started) else { return };
+    // Short, as every key of the killed node costs this time.
     let config = dlq_redis::RedisConfig::new().response_timeout(Duration::from_secs(2));
     let client = config.cluster(cluster.url().split(',')).await.unwrap();
     let keys = RedisIdempotency::open(&client, IdempotencyConfig::new()).await.unwrap();
@@ -160,6 +161,7 @@ async fn keys_of_a_slot_that_moves_are_where_it_says() {
     let migrate = |name: &str| {
         command(&urls[from], &["MIGRATE", "127.0.0.1", port, name, "0", "60000"]);
     };
+    // Only half of the keys move at first: the slot is then at both nodes, which is the state that is tested.
     let (first, second): (Vec<_>, Vec<_>) =
         moving.lines().enumerate().partition(|(index, _)| index % 2 == 0);
     first.iter().for_each(|(_, name)| migrate(name));

@@ -62,6 +62,7 @@ async fn g6_a_store_that_is_filled_beside_a_replay_learns_of_all_that_it_sends()
     let Some(place) = place::<Redis7>("beside", LETTERS).await else { return };
     let spec = ReplaySpec::to_origin(1).rate(40).lease(LONG);
     let replay = place.replay(&place.letters(), spec);
+    // The store begins in the middle, when some are sent and others are not.
     let (begun, mut told) = (Notify::new(), 0);
     let sending = Fixture::run(&replay, pending(), |_, outcome| {
         assert!(matches!(outcome, ReplayOutcome::Sent), "{outcome:?}");

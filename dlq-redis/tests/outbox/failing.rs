@@ -47,6 +47,7 @@ async fn a_full_server_takes_letters_later() {
 /// Letters that a server confirmed before it was killed are known to the next sender.
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_a_killed_server_knows_what_it_has() {
+    // Everything that was confirmed has to survive the kill, which a second of delay would leave to chance.
     let settings = [("appendfsync", "always")];
     let Some(mut fixture) = Fixture::<Redis7>::new(&settings).await else { return };
     let since = SystemClock.now();

@@ -44,6 +44,7 @@ async fn g2_an_answer_that_is_lost_makes_no_second_letter() {
         return;
     }
     let server = Server::start().await;
+    // The client makes the call once, so that it is this test that makes it again.
     let config = RedisConfig::new().response_timeout(Duration::from_millis(300)).retries(0);
     let client = config.open(&server.url()).await.unwrap();
     let sink = billing().dead_letters(&client).await.unwrap();

@@ -132,6 +132,7 @@ async fn messages_trimmed_while_pending_are_counted_and_cleared() {
         let mut dead = server.source().await;
         let held = next(&mut dead).await;
         eventually("all are pending", || async { server.pending().await == 3 }).await;
+        // Dropped and not closed, as a process that dies gives nothing back.
         drop((held, dead));
         server.run("XTRIM orders MAXLEN 1").await;
         let mut source = server.source().await;
@@ -162,7 +163,9 @@ async fn a_slow_handler_keeps_its_message_and_what_waits_behind_it() {
     server.publish(1..=4).await;
     let mut source = server.source().await;
     let (first, mut settle) = next(&mut source).await;
+    // Two processes, since either of them alone could be waiting for its turn when the lease would end.
     let (mut one, mut two) = (server.source().await, server.source().await);
+    // Two leases long: without a renewal the message would be handed out in the middle.
     for _ in 0..8 {
         tokio::select! {
             next = one.next() => panic!("it was handed out: {next:?}"),
@@ -198,6 +201,7 @@ async fn g3_what_is_given_back_does_not_count() {
     let mut source = server.source().await;
     let (_, settle) = next(&mut source).await;
     let begun = tokio::time::Instant::now();
+    // Longer than a lease, which an idle time cannot express, so that the set of deferred entries is used.
     let wait = LEASE * 2;
     settle.settle(Disposition::Deferred { after: wait }).await.unwrap();
     drop(source);

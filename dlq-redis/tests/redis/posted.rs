@@ -34,6 +34,7 @@ async fn as_many_as_may_be_open_are_sent() {
     }
     let mut last = settles.pop().unwrap();
 
+    // Paused and not killed: what is sent stays open, and so the bound is reached.
     server.running().pause().unwrap();
     let mut refused = Vec::new();
     for mut settle in settles {
@@ -86,6 +87,7 @@ async fn one_that_is_said_again_waits_for_no_silence() {
     server.publish(0..2).await;
     let (_, mut first) = next(&mut source).await;
     let (_, mut second) = next(&mut source).await;
+    // A refusal leaves the connection as it is, unlike a cut: only the pause between two tries decides when it is said again.
     server.run("ACL SETUSER default -xack").await;
     first.settle_now(&Disposition::Succeeded).expect("nothing is awaited").unwrap();
     let acknowledged = async {
@@ -146,6 +148,7 @@ async fn closing_ends_a_blocked_read() {
         text
     };
     let mut source = server.source().await;
+    // Reading begins with the first call, and goes on when that is dropped.
     assert!(tokio::time::timeout(LEASE / 10, source.next()).await.is_err(), "there is nothing");
     eventually("the read blocks", async || info("clients").await.contains("blocked_clients:1"))
         .await;

@@ -109,6 +109,7 @@ async fn g9_a_full_server_writes_nothing_in_halves() {
             redis::cmd("CONFIG").arg(&["SET", "maxmemory", most]).query_async(conn).await.unwrap();
     };
     let before = dump(&mut conn, &prefix).await;
+    // Less than a server takes that has nothing, so that every write is refused from now on.
     set(&mut conn, "1mb").await;
     for (what, result) in try_all(&store).await {
         let error = result.expect_err(what);
@@ -176,6 +177,7 @@ async fn a_key_of_another_type_spoils_nothing() {
             let kind = result.as_ref().err().map(StoreError::kind);
             assert_ne!(kind, Some(StoreErrorKind::Refused), "{name}, {what}: a letter is given up");
         }
+        // Where some calls need the key and others do not, what those have written is no damage.
         if failed == results.len() {
             assert_eq!(dump(&mut conn, &prefix).await, before, "{name}: nothing was written");
         }

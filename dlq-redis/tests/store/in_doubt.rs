@@ -20,6 +20,7 @@ const ALL: [(Trouble, u32); 4] =
     [(Trouble::Lost, 0), (Trouble::Unanswered, 0), (Trouble::Lost, 1), (Trouble::Unanswered, 1)];
 
 async fn through(proxy: &Proxy, retries: u32) -> RedisStore {
+    // Long: an answer is lost with its connection here, and never because the machine is slow.
     let config = RedisConfig::new().response_timeout(PATIENCE).retries(retries);
     let client = config.open(&proxy.url).await.unwrap();
     RedisStore::builder(&client).prefix(prefix()).open().await.unwrap()

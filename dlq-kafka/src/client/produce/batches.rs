@@ -55,6 +55,7 @@ pub(super) fn give(
     match client.send(record) {
         Ok(()) => Ok(()),
         Err((error, record)) => {
+            // The client gives back what it did not take, so that a record can be given to it again as it was.
             let headers = record.headers.unwrap_or_default();
             let waiting = record.delivery_opaque.waiting;
             Err(Box::new(Refused { error, entry: Entry { key, value, headers, waiting, since } }))
@@ -111,6 +112,7 @@ impl Batches {
 
     /// From now on nothing is kept.
     pub(super) fn close(&self, client: Option<&Native>) {
+        // Taken out first: whoever comes from now on finds no batch and gives its record to the client at once.
         let topics = self.topics.write().unwrap_or_else(PoisonError::into_inner).take();
         for batch in topics.iter().flat_map(HashMap::values).flatten() {
             lock(&batch.state).is_closed = true;
@@ -198,6 +200,8 @@ impl Batch {
             if state.gives || state.kept.is_empty() {
                 return false;
             }
+            // The lock is not held while the client is given records: its call may block, and reports need the lock to be
+            // counted.
             (state.gives, state.begun) = (true, Instant::now());
         }
         loop {

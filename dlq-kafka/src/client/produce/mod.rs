@@ -204,6 +204,7 @@ impl Producer {
         unwritten: Unwritten,
     ) -> Result<(), Unwritten> {
         match unwritten {
+            // The record may only have shared a batch with large ones, so it is too large for sure once it was sent alone.
             Unwritten::TooLarge => self.send_by(&self.single, outgoing).await,
             Unwritten::Failed(error) if is_missing(&error) => {
                 // The topic may be there again, and with fewer partitions; the client is minutes late to see it by itself.
@@ -223,6 +224,7 @@ impl Producer {
         let client =
             client.map_err(|error| Unwritten::Failed(error.for_store(outgoing.operation)))?;
         let sent = self.send_with(&client, outgoing).await;
+        // A client with a fatal error refuses everything from then on. The next record gets a new one.
         if sent.is_err() && client.has_ended() {
             slot.give_up(&client);
         }
@@ -271,6 +273,7 @@ impl Producer {
 
 fn client(brokers: &Brokers, has_batches: bool) -> Result<Client, SetupError> {
     let ours = [
+        // A retry inside the client could write a second copy otherwise, or change the order of a partition.
         ("enable.idempotence", "true"),
         ("acks", "all"),
         // What is too large is for the topic to say.

@@ -41,6 +41,7 @@ impl Reports {
     }
 
     fn add(&self, report: Report) {
+        // Where the task has ended with its runtime, the thread of the client tells by itself: nobody may wait for ever.
         let untold = match &mut *lock(&self.queue) {
             Some(queue) => {
                 queue.push(report);

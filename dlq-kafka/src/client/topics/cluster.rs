@@ -84,6 +84,7 @@ pub(crate) fn metadata(
     patience: Duration,
 ) -> KafkaResult<Metadata> {
     let until = Instant::now() + patience;
+    // The first wait is short, so that a refused login is noticed soon. A slow broker gets longer ones.
     let mut ask = FIRST;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -110,6 +111,7 @@ pub(crate) fn failed(
     what: &str,
     error: KafkaError,
 ) -> SetupError {
+    // A refusal of the request says more than any trouble of the client, so it is looked at first.
     if let Some(code) = code(&error).filter(|code| is_refusal(*code)) {
         return SetupError::Config(format!("{what}: {error}{}", allow(brokers, code)));
     }
@@ -254,6 +256,7 @@ impl Cluster {
             let answer = ask(list.clone()).and_then(|answer| {
                 // The request succeeds as a whole, and the error of a partition stands in the list.
                 let moving = |one: &TopicPartitionListElem<'_>| one.error().err().filter(is_moving);
+                // One partition on the move has all of them asked again, since the answer is used as a whole.
                 let moving = answer.elements().iter().find_map(moving);
                 moving.map_or(Ok(answer), Err)
             });
@@ -275,6 +278,7 @@ impl Cluster {
     }
 
     pub(super) fn admin(&mut self) -> Result<&AdminClient<DefaultClientContext>, SetupError> {
+        // Most looks need no settings, and a second client costs threads and connections.
         if self.admin.is_none() {
             let config = self.brokers.client(&[], &[])?;
             let admin =

@@ -156,6 +156,7 @@ impl RetryTopics {
                 name: stage.topic.clone(),
                 role: Role::Stage { delay: stage.delay },
                 sources: vec![topic.to_owned()],
+                // Short stages get a week as well: it is the time for which all consumers may be away, whatever the delay is.
                 retention: at_least.max(WEEK),
                 at_least,
                 partitions: self.partitions,

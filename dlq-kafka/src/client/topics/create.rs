@@ -44,6 +44,8 @@ impl Cluster {
         let answers = Handle::current()
             .block_on(asking)
             .map_err(|error| self.failed("create topics", error))?;
+        // Brokers create topic by topic, so some may be there although one failed. Running this again finds those and
+        // creates the rest.
         let (mut created, mut failure) = (Vec::new(), None);
         for answer in answers {
             match answer {
@@ -88,6 +90,7 @@ fn not_created(
         InvalidReplicationFactor => "; there are fewer brokers than that, ask for less",
         _ => "",
     };
+    // Advice only where an operator has to act. What passes is tried again.
     match SetupError::answered(&what, KafkaError::AdminOp(code)) {
         SetupError::Config(text) => SetupError::Config(text + advice),
         other => other,

@@ -101,6 +101,7 @@ fn make_here(brokers: &Brokers, asked: &[WantedTopic], create: bool) -> Result<M
             Look::Refused(text) => return Err(SetupError::Config(text)),
         }
     }
+    // Told before anything is created, so that a wrong name does not leave half of a consumer's topics behind.
     let absent = missing.iter().filter(|topic| !creates(topic)).map(|topic| absent(topic));
     let absent: Vec<_> = absent.collect();
     if !absent.is_empty() {
@@ -112,6 +113,7 @@ fn make_here(brokers: &Brokers, asked: &[WantedTopic], create: bool) -> Result<M
     if !missing.is_empty() {
         made.created = cluster.create(&missing, &all)?;
         for topic in &missing {
+            // A write to a topic without leaders would fail or wait, and the caller opens its producer next.
             all.insert(topic.name.clone(), await_leaders(&mut cluster, &topic.name)?);
         }
         read_settings(&mut cluster, Instant::now() + SETTLING, &mut all)?;

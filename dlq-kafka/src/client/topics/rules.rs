@@ -27,6 +27,8 @@ pub(crate) fn judge(
     let subject = topic_name(&wanted.name);
     let mut judged = Judged { subject, findings: Vec::new() };
     judged.brokers(seen, brokers);
+    // The user's own topic may be compacted or short-lived on purpose. Only topics that keep what was acknowledged are
+    // judged by what they keep.
     if wanted.role != Role::Source {
         judged.keeping(wanted, seen);
         judged.sources(wanted, seen, all);
@@ -66,6 +68,7 @@ impl Judged {
             let advice = "it does not answer while its broker is away, and is lost with its disk; reassign it to 3";
             self.add(Warning, "replication", ("1", "3"), advice);
         }
+        // Unknown settings count as 0, for which no rule below applies: what cannot be read is told once, as a note.
         let confirming = seen.number("min.insync.replicas").unwrap_or(0);
         if seen.replication > 1 && confirming == 1 {
             let advice =
@@ -120,6 +123,7 @@ impl Judged {
             let want = format!("{} or more", time(wanted.at_least));
             self.add(severity, "retention.ms", (time(found), want), advice);
         }
+        // An error and not a warning: a burst would remove letters that nobody has seen, however young they are (G9).
         if let Some(bytes) = seen.number("retention.bytes").filter(|bytes| *bytes >= 0) {
             let advice =
                 "the oldest are removed when there are more, whatever their age; set it to -1";
@@ -131,6 +135,7 @@ impl Judged {
     fn sources(&mut self, wanted: &WantedTopic, seen: &Seen, all: &BTreeMap<String, Seen>) {
         let is_stage = matches!(wanted.role, Role::Stage { .. });
         let needed = partitions(wanted, all);
+        // Partitions cannot be taken away, and more of them do no harm, so only fewer are told.
         if needed.is_some_and(|needed| seen.partitions < needed) {
             let (severity, advice) = if is_stage {
                 (
@@ -206,6 +211,7 @@ pub(super) fn partitions(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> 
 
 /// Returns the largest size of its records, in bytes.
 pub(super) fn max_message(wanted: &WantedTopic, all: &BTreeMap<String, Seen>) -> Option<u64> {
+    // The largest of all sources counts, since any of them may send its largest message here.
     let largest = sources(wanted, all).filter_map(Seen::max_message).max()?;
     // The brokers keep `max.message.bytes` in 32 bits with a sign.
     Some((largest + ROOM).min(i32::MAX as u64))

@@ -59,6 +59,7 @@ impl WantedTopic {
 /// Each topic once, with the sources of the others: several consumers may share one.
 pub(crate) fn merge(wanted: &[WantedTopic]) -> Result<BTreeMap<String, WantedTopic>, SetupError> {
     let mut merged: BTreeMap<String, WantedTopic> = BTreeMap::new();
+    // The sources are looked at as well, although nobody asks for them: partitions and message sizes follow from theirs.
     let sources =
         wanted.iter().flat_map(|topic| &topic.sources).map(|name| WantedTopic::source(name));
     for topic in wanted.iter().cloned().chain(sources) {

@@ -95,6 +95,7 @@ impl Partition {
         // An owner has died here. These records are announced by this commit and go out when it is confirmed (G3).
         if self.grants(&state) {
             let room = AT_ONCE - state.granted.len();
+            // The lowest offsets go first: they hold up the position of the commit.
             let last = state.awaiting.iter().take(room).next_back();
             let granting = last.map(|last| last.saturating_add(1));
             state.handover.hands_out(granting.unwrap_or(0));

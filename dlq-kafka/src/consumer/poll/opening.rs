@@ -35,6 +35,7 @@ impl Poller {
         }
         // This thread does not wait for a commit that is on its way: it has to poll, and comes by again in a moment.
         let Some(turn) = self.shared.commits.turn(Duration::ZERO) else { return };
+        // The points are taken within the turn: a commit of marks that is on its way could arrive after them otherwise.
         let points = closed.into_iter().filter_map(|partition| {
             let point = partition.point(false)?;
             Some((partition, point))
@@ -53,6 +54,7 @@ impl Poller {
             Some((_, error)) => self.not_opened("take over partitions", error),
             None => self.refused = None,
         }
+        // The queue is walked in its order, so that the records of each partition keep theirs.
         for piece in std::mem::take(&mut self.early) {
             if piece.partition.opening() == Opening::Open {
                 self.take(piece);
@@ -96,6 +98,8 @@ impl Poller {
             return Ok(());
         }
         let mut at_end = Vec::new();
+        // The commits are asked for and not taken from the assignment, which carries no metadata: that is where owners
+        // before speak.
         let found = self.consumer.committed_offsets(list, ASKING)?;
         for element in found.elements() {
             let Some(partition) = self.shared.find(element.topic(), element.partition()) else {
@@ -124,6 +128,7 @@ impl Poller {
             }
             partition.found(committed.map(|offset| (offset, &*metadata)));
         }
+        // One thread asks at a time. What it leaves without an answer is found here again.
         if !at_end.is_empty() && self.latest.as_ref().is_none_or(JoinHandle::is_finished) {
             self.latest = new_partitions::begin(&self.consumer, at_end, self.left.is_none());
         }

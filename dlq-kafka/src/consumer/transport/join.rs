@@ -33,6 +33,7 @@ impl Member {
             let names = cluster.names()?;
             let of = |topic: &String| ladder.former(&names, topic, &group);
             let mut former: Vec<_> = topics.iter().flat_map(of).collect();
+            // A name may be that of a topic or of a stage of this consumer, which is read as such already.
             former.retain(|stage| !topics.contains(&stage.topic) && !read.contains(&stage.topic));
             // A name without the group may be another group's stage, so only what this group has read is taken for its own.
             if ladder.is_shared() {

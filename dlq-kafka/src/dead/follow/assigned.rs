@@ -78,6 +78,7 @@ impl Assigned {
 impl Partitions {
     /// Returns true, once, if another member keeps the group from being shared.
     pub(super) fn is_kept_waiting(&mut self) -> bool {
+        // Taken, so that it is told once and not in every look.
         self.joining.take_if(|since| since.elapsed() >= JOINING).is_some()
     }
 
@@ -127,6 +128,8 @@ impl ConsumerContext for Assigned {
                 inner.joining = None;
                 for element in list.elements() {
                     inner.epochs += 1;
+                    // Each assignment has a number of its own. What an earlier one has yielded is confirmed to nobody (see
+                    // `place`).
                     let partition = Partition::new(inner.epochs);
                     inner.ours.insert(element.partition(), partition);
                 }

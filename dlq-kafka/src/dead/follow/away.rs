@@ -48,6 +48,7 @@ impl Away {
     ) -> bool {
         let place = (topic.to_owned(), number);
         if !why.is_some_and(Unread::is_passing) {
+            // A message that has gone, or may not be read, is an answer. Only a partition that says nothing is absent.
             self.since.remove(&place);
             return false;
         }

@@ -41,6 +41,7 @@ impl Member {
             };
             ours.ours.iter().filter_map(place).collect()
         };
+        // The client does not name the partition, so a second one looks at where each of ours stands.
         let why = self.why_blocked(places.into_iter())?;
         if why.is_empty() {
             return Ok(());

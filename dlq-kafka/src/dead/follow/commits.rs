@@ -28,6 +28,7 @@ impl Member {
             element.error().map_err(asked)?;
             let (partition, committed) = (element.partition(), mark::offset(&element));
             let mark = Mark::read(&element);
+            // `join` has looked before, but two that begin at once may both find nothing. Each letter goes into one store only.
             if let Some(mark) = mark.as_ref().filter(|mark| mark.store != self.store) {
                 return Err(StoreError::new(StoreErrorKind::Conflict, READING).with_detail(
                     format!(
@@ -86,6 +87,7 @@ impl Member {
             drop(ours);
             // That assignment is over. The entries come again to whoever has the partition now.
             let Some(mut place) = place else { continue };
+            // Only this copy changes. The place itself does after the commit, so what fails is committed again.
             place.committed = one.next;
             place.confirmed += one.letters;
             self.mark_of(&place, false)

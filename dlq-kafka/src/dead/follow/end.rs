@@ -42,6 +42,7 @@ impl Member {
         };
         let failed = |error| self.failed("look for the end", error);
         let heard = &self.consumer.context().heard;
+        // The partitions are asked for anew: some may have been added since the group was joined.
         let partitions =
             reach::partitions(&self.consumer, heard, &self.brokers, &self.topic, Yields::Records)?;
         let list = mark::all(&self.topic, &partitions);
@@ -68,6 +69,7 @@ impl Member {
         if spans.is_empty() {
             return Ok(true);
         }
+        // A look costs a client of its own, so it comes only where offsets are left that nobody has confirmed.
         let found = find(&self.brokers, &spans)?;
         // The marks of transactions, and what was taken back, are no letters.
         if found.iter().any(|(_, is_empty)| !is_empty) {

@@ -93,6 +93,7 @@ pub(super) fn join(
             }
         }
     }
+    // Last of all: nobody may be assigned partitions by a group that does not say which store it has.
     consumer.subscribe(&[&*topic]).map_err(|error| asked("subscribe", error))?;
     let look = (Instant::now(), Duration::ZERO);
     Ok(Member {

@@ -126,6 +126,8 @@ impl<'a> Looking<'a> {
             }
             list => list?,
         };
+        // A group that is not seen may have a store, and letters that are sent past that store would be sent again from it
+        // (G6).
         if let Some(why) = list.unknown() {
             let text = format!("whether more groups have stores is not known: {why}");
             return Err(SetupError::Unavailable(text, None));
@@ -238,6 +240,7 @@ pub(super) fn read<C: ConsumerContext>(
                 GroupOffsets::Mark(sum)
             }
             (Some(mark), _) => GroupOffsets::Mark(mark),
+            // Foreign only as long as no partition has a mark: one of them names the store of the whole group.
             (None, GroupOffsets::Nothing) => GroupOffsets::Foreign,
             (None, found) => found,
         };

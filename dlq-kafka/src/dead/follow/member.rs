@@ -149,6 +149,7 @@ impl Member {
         if let Err(error) = self.look_for_topic().and_then(|()| self.prepare()) {
             return Some(Err(error));
         }
+        // Resumed with each request, since the thread pauses the partitions whenever nobody has asked for a while.
         self.pause(false);
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while taken.len() < limit && bytes < BYTES {
@@ -280,6 +281,7 @@ impl Member {
                         RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic
                     )
                 );
+                // Nothing comes by itself after these, and an operator has to act. Everything else the client gets over.
                 if is_gone || code.is_some_and(is_refusal) {
                     return Err(self.failed("read", error).for_store(READING));
                 }

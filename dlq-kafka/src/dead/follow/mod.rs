@@ -94,10 +94,12 @@ impl Follow {
     ) -> Result<Self, StoreError> {
         let (topic, group) = (Arc::clone(&letters.topic), letters.group_name());
         Mark::check(&store, OPENING)?;
+        // Before anything is written: a store that nobody finds would not keep a replay from sending past it (G6).
         marks::check_group(&topic, &group, OPENING)?;
         let (brokers, name) = (letters.brokers().clone(), group.clone());
         let member = blocking(OPENING, move || join(brokers, topic, &name, store, lease)).await?;
         let (commands, asked) = mpsc::channel();
+        // The thread is not joined: to leave may block for longer than anybody waits, so it tells when it is done.
         let (leaving, left) = mpsc::channel();
         let thread = std::thread::Builder::new().name("dlq-follow".to_owned());
         let started = thread.spawn(move || {
@@ -249,6 +251,7 @@ impl Follow {
             let taken = all.get(index);
             taken.is_some_and(|taken| away::may_be_open(taken.record.timestamp, now))
         };
+        // The letters are copies. A future that is dropped while it waits leaves `taken` as it was, and nothing is yielded.
         let completing = self.letters.complete(&mut letters, may_wait, may_be_open);
         let Completed { mut missing, mut open } = completing.await?;
         self.letters.mark_for_store(&mut letters, &mut self.sent).await?;
@@ -310,6 +313,7 @@ impl Drop for Follow {
         // The thread leaves its group once nobody can ask any more.
         self.commands = None;
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Bounded: a client whose brokers are silent may take for ever to leave, and the thread goes on without this one.
         let _ = left.recv_timeout(LEAVING);
     }
 }

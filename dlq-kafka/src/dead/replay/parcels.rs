@@ -94,6 +94,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             if self.is_stopped() {
                 return Err(Broken::Stopped);
             }
+            // Bounded by bytes as well, since all payloads of a transaction are in memory at the same time.
             if bytes > BYTES {
                 is_all = false;
                 break;
@@ -145,6 +146,7 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
         let count = row.letter.state.replays.saturating_sub(known).saturating_add(times);
         let place = (row.place.partition, row.place.offset);
         let outgoing = self.shipment.pack(letter, place, count, at)?;
+        // The topic is not asked again for each letter: every try would cost a transaction.
         if let Some(code) = self.closed.get(&outgoing.topic) {
             return Err(closed(&outgoing.topic, *code));
         }

@@ -70,6 +70,7 @@ impl KafkaReplay {
         }
         plan.notes.sort_unstable();
         let agreed = Agreed { last: selected.last(), picture: Arc::clone(&picture) };
+        // The picture is kept, so that the run sends what the operator has seen and nothing that has arrived since.
         *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = Some(agreed);
         Ok(plan)
     }
@@ -102,6 +103,7 @@ impl KafkaReplay {
             let there = self.letters.lookup.partitions(&topic.as_str().into()).await;
             (topic, there)
         });
+        // In order and not as they come, so that of several errors it is always the same one that is told.
         let mut asked = stream::iter(asked).buffered(AT_ONCE);
         while let Some((topic, there)) = asked.next().await {
             let there = match there {
@@ -131,6 +133,7 @@ impl KafkaReplay {
                 "`{topic}` is no name of a topic; name one that is there"
             )));
         }
+        // A letter that is sent where the letters are from would be a letter again, and one in the ledger a mark of nothing.
         if topic == self.letters.topic() || topic == &*self.letters.ledger {
             return Err(refused(format!(
                 "`{topic}` is where the letters are from, or the ledger of what was sent back; name another topic"
@@ -185,6 +188,7 @@ impl KafkaReplay {
 
     /// Says of letters of other clusters how they can be sent.
     fn note_strangers(&self, selected: &Selected<'_, LetterPosition>, notes: &mut Vec<String>) {
+        // The alias is what the operator has called the cluster, and is easily forgotten in one of two places.
         let here = self.letters.brokers().cluster();
         let mut strangers: BTreeMap<&str, u64> = BTreeMap::new();
         for (row, why) in &selected.skip {

@@ -26,6 +26,7 @@ pub(super) async fn unheard(
     ways: BTreeMap<Way, BTreeSet<String>>,
 ) -> BTreeMap<Way, String> {
     let brokers = brokers.clone();
+    // Kept aside, so that each way has an answer even where the thread gives none.
     let all: Vec<Way> = ways.keys().cloned().collect();
     let asked = aside(ASKING * 4, move || {
         let begun = Instant::now();
@@ -66,6 +67,7 @@ fn why(
     let members = found.filter(|found| found.state() == "Stable").map(|found| found.members());
     let given: Option<Vec<_>> = members
         .and_then(|members| members.iter().map(|member| topics_of(member.assignment()?)).collect());
+    // Members that are there know better than commits: a group may have read a topic once that it reads no more.
     if let Some(given) = given.filter(|given| !given.is_empty()) {
         let reads = given.iter().any(|topics| topics.contains(topic));
         return Ok((!reads).then(|| {

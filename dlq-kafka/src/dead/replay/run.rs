@@ -180,7 +180,9 @@ impl<'a, T: FnMut(&Replayed) + Send> Run<'a, T> {
             }
             match why {
                 Broken::Stopped => return Ok(()),
+                // Somebody has begun to follow the topic into a store, which is where letters are sent from now on.
                 Broken::Kept(why) => return Err(refused(why)),
+                // Two replays may take the right from each other. Whoever gives way first lets the other one make progress.
                 Broken::Fenced if taken < TAKEN => {
                     taken += 1;
                     self.make_way(ledger).await?;

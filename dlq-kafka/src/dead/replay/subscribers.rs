@@ -90,6 +90,7 @@ impl Readers {
     fn find(brokers: &Brokers, topics: &[String]) -> Result<Self, SetupError> {
         let answered =
             |error: KafkaError| SetupError::answered("ask for the topics that groups read", error);
+        // Kafka has no list of a topic's readers. A group that has committed an offset there is taken for one.
         let groups = Groups::all(brokers)?;
         let (begun, silent) = (Instant::now(), groups.unknown());
         let client: BaseConsumer = lookup::config(brokers)?.create().map_err(answered)?;
@@ -102,6 +103,7 @@ impl Readers {
         }
         let mut found = Self { silent, ..Self::default() };
         for group in groups.iter().map(|group| group.name()) {
+            // A cluster may have thousands of groups. The plan names those that were not asked instead of taking forever.
             if begun.elapsed() > ASKING {
                 found.unasked.insert(group.to_owned());
                 continue;
@@ -109,6 +111,7 @@ impl Readers {
             match committed(brokers, group, &asked) {
                 Ok(committed) => {
                     let read = committed.elements().into_iter();
+                    // A partition without a commit has a negative offset.
                     let read = read.filter(|of| of.offset().to_raw().is_some_and(|at| at >= 0));
                     let readers = read.map(|of| (of.topic().to_owned(), group.to_owned()));
                     found.readers.extend(readers);

@@ -64,6 +64,7 @@ impl Subscriber for Signal {
         *self.last.lock().unwrap() = text.0;
         let (signal, id, after) = (self.signal.clone(), self.whom.to_string(), self.after);
         let send = move || {
+            // Spun and not slept: a sleep is too coarse to fall into a commit.
             let until = Instant::now() + after;
             while Instant::now() < until {
                 std::hint::spin_loop();
@@ -183,6 +184,7 @@ async fn g6_killed_at_any_step_each_letter_arrives_once() {
         }
         at += AT_ONCE;
     }
+    // Otherwise a change of the traced steps would leave kills out without a word.
     assert!(steps.len() >= 6, "it has as many kinds of steps: {steps:?}");
     assert_eq!(rest, BTreeSet::from([0, 4, 8]), "none, one or both transactions were committed");
 }
@@ -216,6 +218,7 @@ async fn stopped(url: &str, at: u32) {
     let shop = fresh(&name).await.unwrap();
     let child = start(url, &name, at, "-STOP", 0, 0);
     let id = child.id();
+    // Asked of the system, since a stopped process says nothing any more.
     let is_stopped = || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
         stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')

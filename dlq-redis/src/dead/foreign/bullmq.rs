@@ -83,6 +83,7 @@ pub(super) fn read(base: &str, queue: &str, id: &[u8], values: &[Option<Bytes>])
     // A string that was thrown is told neither from a missing reason nor by a stack.
     story.cause = (!story.errors.is_empty()).then_some(Cause::Error);
     let options = field("opts").and_then(|opts| serde_json::from_slice::<Options>(opts).ok());
+    // BullMQ grants one attempt unless the job says otherwise.
     let granted = options.unwrap_or_default().attempts.unwrap_or(1).max(1);
     let made = story.attempts;
     if story.errors.last().is_some_and(|error| error.class == UNRECOVERABLE) {

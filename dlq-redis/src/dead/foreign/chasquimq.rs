@@ -48,6 +48,7 @@ impl<'a> Envelope<'a> {
         let (created, _) = reader.unsigned()?;
         let (attempt, attempt_at) = reader.unsigned()?;
         let retry = if count == 5 { Some(reader.any()?) } else { None };
+        // Bytes that only begin like an envelope are none: what follows would be lost in a replay.
         reader.is_at_end().then_some(Self { id, payload, created, attempt, attempt_at, retry })
     }
 }

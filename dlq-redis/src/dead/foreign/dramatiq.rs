@@ -81,6 +81,7 @@ pub(super) fn read(
             story.cause = Some(Cause::Error);
             let ended = message.options.requeue_timestamp.map(|at| at.to_string());
             let ended = ended.and_then(|at| millis(at.as_bytes()));
+            // The traceback is that of the run before the last one, of which none is kept.
             story.failed_run = message.options.retries.map(|run| (run, ended));
             story.errors.push(error);
         }

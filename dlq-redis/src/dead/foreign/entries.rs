@@ -125,6 +125,8 @@ impl ForeignEntries {
             for score in score {
                 rank = rank.max(zset::below(client, key, score).await.map_err(failed)?);
             }
+            // The rank is only where reading begins. From then on it goes by members, as ranks move when others add and
+            // remove some.
             let start = Some(i64::try_from(rank).unwrap_or(i64::MAX));
             let seen = range.for_ever.then(HashSet::new);
             Cursor::Set { start, last: None, members: VecDeque::new(), size: FIRST, seen }
@@ -185,6 +187,7 @@ impl ForeignEntries {
         };
         let (since, from) = (self.range.since, self.range.from.first().map(place_of));
         self.found.extend(jobs.into_iter().filter_map(|mut job| {
+            // Asked of each letter as well: the range by rank or id is only as exact as the scores of the library.
             let is_late = |died_at: Timestamp| since.is_none_or(|since| died_at >= since);
             let is_wanted = job.letter().is_none_or(|(_, letter)| is_late(letter.died_at))
                 && from.is_none_or(|from| job.place >= from);
@@ -203,6 +206,7 @@ impl Entries for ForeignEntries {
     async fn next(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         while self.found.is_empty() {
             if !self.fetch().await.map_err(|error| error.for_running_store(READING))? {
+                // Told where there is nothing more just now, so that one line tells of all that came before.
                 self.passed.tell();
                 if !self.range.for_ever {
                     return Ok(Vec::new());
@@ -242,6 +246,7 @@ impl ForeignLetters {
         &self,
         members: Vec<Member>,
     ) -> Result<(Vec<Job>, usize), RedisError> {
+        // Plain reads in one round trip: a script would hold the server up for all of them.
         let looks: Vec<Cmd> = members.iter().flat_map(|member| self.looks(member)).collect();
         let each = looks.len() / members.len().max(1);
         let mut answers = self.client.commands(&looks).await?.into_iter();
@@ -294,6 +299,7 @@ impl ForeignLetters {
         let failed = |error: RedisError| error.for_running_store(READING);
         let mut found: Vec<Option<Job>> = places.iter().map(|_| None).collect();
         if self.kind.is_stream() {
+            // In parts: jobs may be large, and all of an answer is in memory at once.
             for (places, found) in places.chunks(FIRST).zip(found.chunks_mut(FIRST)) {
                 let look = |place: &EntryId| {
                     let id = entry_id(*place);

@@ -191,6 +191,7 @@ impl EventDlq {
                     bytes += values.iter().flatten().map(Bytes::len).sum::<usize>();
                     self.letter(&member.name, &values)
                 }
+                // One key that somebody else has written is no reason to import none of the others.
                 Err(error) if error.kind() == RedisErrorKind::WrongType => {
                     Err("its key holds a value of another type".to_owned())
                 }
@@ -227,11 +228,13 @@ impl EventDlq {
         let time = |name: &str| -> Result<Option<Timestamp>, String> {
             let Some(text) = text(name)? else { return Ok(None) };
             let seconds: Option<i64> = text.parse().ok();
+            // A time that does not fit into nanoseconds would become another one.
             let seconds = seconds.filter(|at| (0..i64::MAX / 1_000_000_000).contains(at));
             let seconds =
                 seconds.ok_or_else(|| format!("its field `{name}` is no time in seconds"))?;
             Ok(Some(Timestamp::from_millis(seconds * 1_000)))
         };
+        // Without it nobody would know what the message is, or where it could go.
         let event = text("event_name")?.ok_or("it has no field `event_name`")?;
         let created = time("created_at")?;
         let (retried, quarantined) = (time("retried_at")?, time("quarantined_at")?);
@@ -245,6 +248,7 @@ impl EventDlq {
                 attributes.insert(format!("event-dlq.{name}"), at.to_string());
             }
         }
+        // Not by `field`, which takes an empty value for none: an empty payload is a payload (G8).
         let payload = FIELDS.iter().position(|name| *name == "payload");
         let payload = payload.and_then(|at| values.get(at)?.clone());
         let mut message = Message::tombstone(event).with_payload(payload).with_event(event);

@@ -41,6 +41,7 @@ impl Kind {
         if let Some(queue) = key.strip_prefix("chasqui:") {
             return chasquimq(queue);
         }
+        // Before BullMQ, whose suffix a queue of RQ may end with.
         let kind = if let Some(queue) = key.strip_prefix("rq:failed:") {
             let queue = (!queue.is_empty()).then(|| queue.to_owned())?;
             Self::Rq { queue }

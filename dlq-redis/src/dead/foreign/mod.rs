@@ -202,6 +202,7 @@ impl ForeignLetters {
 
     /// Looks for the key. A missing one is none, since empty sets are removed.
     async fn look(&self) -> Result<(), StoreError> {
+        // Looked at first: a mistyped key would read as a queue without dead letters.
         let found = self.client.command(redis::cmd("TYPE").arg(&self.key)).await;
         let found = as_text(&found.map_err(|error| error.for_store(READING))?).unwrap_or_default();
         let wanted = if self.kind.is_stream() { "stream" } else { "zset" };

@@ -23,6 +23,7 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        // Anybody can write these bytes, and a length may be as large as the address space.
         let end = self.at.checked_add(count)?;
         let taken = self.bytes.get(self.at..end)?;
         self.at = end;

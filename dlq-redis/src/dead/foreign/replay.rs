@@ -156,6 +156,7 @@ impl ForeignReplay {
     }
 
     fn barred(&self, letter: &DeadLetter) -> Option<Skipped> {
+        // Without an id there is no job: its bytes could not be decoded, or have gone.
         letter.message.id().is_none().then_some(Skipped::NoOrigin)
     }
 
@@ -298,6 +299,7 @@ impl ForeignReplay {
         let (id, ledger) = (row.letter.id.to_string(), self.letters.ledger());
         match (&self.letters.kind, &job.stands) {
             (Kind::Chasquimq { queue }, Stands::Entry(raw)) => {
+                // As its own replay does: with the attempts that it had, the job would die at its next failure.
                 let envelope = chasquimq::reset(chasquimq::field(&raw.pairs, "d")?)?;
                 let stream = format!("{{chasqui:{queue}}}:stream");
                 let call = scripts::CHASQUIMQ

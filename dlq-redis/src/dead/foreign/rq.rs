@@ -79,6 +79,7 @@ pub(super) fn read(queue: &str, id: &[u8], values: &[Option<Bytes>], result: Val
     let result = scan::entries(result).pop();
     let trace = result.and_then(|raw| {
         let (_, text) = raw.pairs.into_iter().find(|(name, _)| name == b"exc_string")?;
+        // Bounded before it is decoded: a traceback is of use to people, and anybody can write here.
         let bytes = (text.len() <= MOST).then(|| STANDARD.decode(text).ok()).flatten()?;
         inflate(&bytes)
     });

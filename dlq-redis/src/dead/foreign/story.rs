@@ -83,6 +83,7 @@ impl Story {
                 let cut = (0..=SHOWN.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
                 text[..cut.unwrap_or(0)].to_owned()
             }
+            // Half as many bytes, since each is two digits.
             Err(_) => hex(&value[..value.len().min(SHOWN / 2)]),
         };
         self.attributes.insert(format!("{}.{name}", self.dialect), text);
@@ -108,6 +109,7 @@ impl Story {
         if !self.unknown.is_empty() {
             self.attributes.insert(UNKNOWN.to_owned(), self.unknown.join(","));
         }
+        // Ids of these libraries are texts, and an origin has two numbers for a place.
         let position = position(&self.identity);
         let origin = Origin::new(self.dialect.as_str(), self.stream.as_str(), position);
         let died_at = self.died_at.unwrap_or(Timestamp::EPOCH);
@@ -144,6 +146,7 @@ impl Story {
         let mut history = History::new();
         let count = u32::try_from(self.errors.len()).unwrap_or(u32::MAX);
         let (run, ended) = self.failed_run.unwrap_or((self.attempts.unwrap_or(count), None));
+        // The runs are counted back from the last error: libraries keep the newest errors only.
         let last = run.max(count);
         for (index, error) in (0_u32..).zip(&self.errors) {
             let is_last = index + 1 == count;

@@ -15,6 +15,7 @@ const NAME: usize = 200;
 /// Reads a traceback of Python: after the last frame, which is indented, stands `TYPE: MESSAGE`, where the message may have
 /// more lines.
 pub(super) fn python(trace: &str) -> Option<Thrown> {
+    // The last frame, since a chain of errors has the one that came out at its end.
     let from = trace.rfind("\n  File ").map_or(0, |at| at + 1);
     let mut lines = trace[from..].trim_end().lines();
     let error = lines.by_ref().find(|line| {

@@ -98,6 +98,7 @@ fn members(value: Value) -> Vec<Member> {
     let mut members = Vec::with_capacity(flat.len() / 2);
     while let (Some(name), Some(score)) = (flat.next(), flat.next()) {
         let score = match score {
+            // The third version of the protocol has numbers for scores.
             Value::Double(score) => Bytes::from(score.to_string()),
             score => bytes(score),
         };

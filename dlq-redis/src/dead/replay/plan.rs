@@ -33,6 +33,7 @@ impl RedisReplay {
         let mut plan = selected.plan();
         self.look_at(&selected.send, &mut plan).await?;
         let last = selected.last().unwrap_or_default();
+        // The picture is kept, so that the run sends what the operator has seen and nothing that has come since.
         *lock(&self.agreed) = Some(Agreed { last, picture: Arc::clone(&picture) });
         Ok(plan)
     }
@@ -91,6 +92,7 @@ impl RedisReplay {
                 return Ok(Picture { stands, rows: before.rows.clone(), marks });
             }
         }
+        // All entries are read, since a copy or a later death of a letter may stand anywhere in the stream.
         let read = Reading::of(self.letters.clone(), Range::all()).await?;
         let row = |row: dlq_core::store::reading::Row<dlq_core::Origin>| {
             Row::kept(row.letter, place_of(&row.place), row.size, row.bytes)

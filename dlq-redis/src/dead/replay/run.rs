@@ -59,6 +59,7 @@ impl RedisReplay {
         stop: impl Future<Output = ()> + Send,
         mut tell: impl FnMut(&Replayed) + Send,
     ) -> Result<ReplayReport, StoreError> {
+        // A plan may be old: letters that have gone into a store since would not be known as sent there.
         self.refuse_kept().await?;
         self.refuse_nowhere().await?;
         let agreed = lock(&self.agreed).clone();
@@ -228,6 +229,7 @@ impl RedisReplay {
         let ours = of_replay(letter, &replay).bound_by(letters.key.as_ref(), letter);
         let message = letter.message.clone().with_headers(ours.onto(letter.message.headers()));
         let values = entry(&message, &self.fields, &keys.subject());
+        // Refused here with its reason: the script would fail at each try.
         if values.len() > VALUES {
             let most = VALUES / 2;
             return Err(refused(format!("it has more than {most} headers, which is too many")));
