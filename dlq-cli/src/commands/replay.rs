@@ -22,6 +22,7 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: ReplayArgs,
 ) -> Result<ExitCode, CliError> {
+    // Brokers are connected to before anything is asked of the store, so that a wrong --via ends the command early.
     let to_broker = to_broker(context, &args).await?;
     let filter = args.filter.resolve(&context.letters).await?;
     // The selection is made to be refused: an empty filter needs --all.
@@ -58,6 +59,7 @@ pub(super) async fn run(
     tell_unattended(&unattended);
     if plan.count == 0 {
         say!("nothing to replay");
+        // A mistyped consumer matches nothing, which would look like a queue that is empty.
         let is_unknown = tell_unknown(context, &spec.filter).await?;
         if !context.out.is_table() {
             context.out.document(&serde_json::json!({ "id": null, "plan": plan }))?;
