@@ -217,6 +217,7 @@ pub(crate) fn postgres(url: &str) -> PostgresBuilder {
         builder = match part.split_once('=') {
             Some(("schema", name)) => builder.schema(name),
             Some(("pooler", said)) => builder.pooler(said == "true"),
+            // `without_ours` lets three names through, of which this is the last.
             Some((_, name)) => builder.table(name),
             None => builder,
         };

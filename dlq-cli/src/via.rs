@@ -30,6 +30,7 @@ impl Via {
     pub(crate) fn cluster(&self, args: &BrokerArgs) -> Cluster {
         let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
         let transport = match scheme {
+            // TLS is a way to reach a cluster, and no part of the name by which letters know it.
             "tls" => "nats",
             "rediss" => "redis",
             scheme => scheme,

@@ -237,6 +237,8 @@ impl Outbound {
         // What was accepted in an earlier round is noted before anything else, as it would count as due and be sent
         // again.
         self.note(at).await?;
+        // What is due is decided from the records that were just read, in which other processes note what they have
+        // told.
         let mut due = self.due(candidates, now);
         // This comes before the pause is looked at, so that an alert which ceases to be due during the pause is counted
         // too.
@@ -248,6 +250,7 @@ impl Outbound {
         let per_message = self.receiver.alerts_per_message();
         // The rest stays due in the store and is told in the next round, the most urgent first.
         due.truncate(if per_message == 1 { EVENTS } else { DIGEST });
+        // All are claimed before the first is sent, so that a digest of many is one message and not one for each claim.
         let claimed = self.claim(at, due).await?;
         for alerts in claimed.chunks(per_message) {
             let message = self.receiver.message(at.shown, alerts);

@@ -45,6 +45,7 @@ impl Incidents {
             lines.push(b'\n');
         }
         let written = match self {
+            // The lock keeps the lines of the log from coming in between.
             Self::Stderr => std::io::stderr().lock().write_all(&lines),
             // Letters are confirmed after this. An incident may stand there twice after a crash, and is never missing.
             Self::File(file) => file.write_all(&lines).and_then(|()| file.sync_data()),

@@ -118,6 +118,7 @@ impl IngestRun<'_> {
                 refusal.map_or_else(|| ran.map_err(|error| CliError::caused_by(&*error)), Err)
             }
         });
+        // Alerts about groups run beside the ingest, and end after it: what they have claimed is sent and noted first.
         let run = beside(run, beside_it.map(|it| move |stop| it.run(stop)));
         let ran = counted.beside(run).await;
         bar.end();

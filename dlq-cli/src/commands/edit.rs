@@ -87,6 +87,7 @@ fn payload(args: &EditArgs) -> Result<Edit, CliError> {
     let Some(path) = &args.payload else { return Ok(edit) };
     let mut payload = Vec::new();
     let read = if path.as_os_str() == "-" {
+        // A payload is bytes: unlike that of an editor, the end of its last line is left as it came.
         std::io::stdin().lock().read_to_end(&mut payload).map(|_| ())
     } else {
         std::fs::read(path).map(|bytes| payload = bytes)

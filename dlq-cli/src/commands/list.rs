@@ -26,7 +26,9 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     let bar = if search.is_empty() {
         None
     } else {
+        // The filter alone is counted: each letter that it leaves is read by the search.
         let total = context.letters.count(filter.clone()).await?;
+        // Other formats are written when the search has ended, and do not mix with its bar.
         let is_mixed = context.out.format == Format::Jsonl && context.out.is_terminal();
         Some(Progress::of(total, "letters searched").hidden_if(is_mixed))
     };

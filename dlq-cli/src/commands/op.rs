@@ -229,6 +229,7 @@ async fn items(
     }
     others.truncate(limit.saturating_sub(first.len()));
     first.append(&mut others);
+    // They were only looked for first; what is shown stands in the order in which letters are sent.
     first.sort_by_key(|item| item.index);
     Ok(first)
 }

@@ -51,6 +51,7 @@ pub(super) async fn run(
         via::survey(store, outboxes, &spec).await?;
     }
     let plan = store.plan(spec.clone()).await?;
+    // It is only said, and refuses nothing: a consumer may start later, and one of an earlier version does not report.
     let unattended = store.unattended_by(&spec).await?;
     if args.change.dry_run {
         return show_plan(context, &plan, &spec, &unattended);

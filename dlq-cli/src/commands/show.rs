@@ -27,6 +27,7 @@ pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCod
     let size = letter.message.payload().map_or(0, Bytes::len);
     let letter = shown.into_owned();
     if args.payload {
+        // A letter that only points to its message has no payload and is no tombstone, so both are asked.
         match (letter.message.payload(), no_message(&letter)) {
             // It may hold what steers the terminal. A pipe gets it byte for byte.
             (Some(payload), _) if context.out.is_terminal() => {

@@ -232,6 +232,7 @@ impl Location {
 
 /// Replaces each `${NAME}` by that environment variable. Values in the user and password part are percent-encoded.
 fn expand(from: &str) -> Result<String, CliError> {
+    // The login is found before anything is expanded, or a value with an `@` would move its end.
     let login = from.find("://").and_then(|start| {
         let start = start + 3;
         let end = from[start..].find('/').map_or(from.len(), |end| start + end);

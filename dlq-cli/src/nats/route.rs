@@ -82,6 +82,8 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
         let store = crate::open::store(url, true).await?;
         builder = builder.store(store.store().clone());
     }
+    // Advisories are plain messages that a server forgets: each server is listened to, so that one which dies makes
+    // nobody deaf.
     for client in broker.each().await? {
         builder = builder.also_heard_by(client);
     }

@@ -152,6 +152,7 @@ impl Output {
     /// Writes out what is buffered, and returns once it was read if a pager shows it. Then says what the terminal had no
     /// room for.
     pub(crate) fn flush(&mut self) -> Result<(), CliError> {
+        // The page is taken out, so that a second flush shows only what came since.
         if let Some(page) = self.page.as_mut().map(std::mem::take)
             // Where no pager can be started the text is written as if there had never been one.
             && !(is_longer_than_terminal(&page) && pager::show(&page)?)

@@ -170,6 +170,7 @@ async fn one(
             response
         })
     });
+    // hyper bounds the reading of a head alone; a client that reads nothing of its answer is the stream's to notice.
     let io = TokioIo::new(Stalling { stream, stalled: None });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -188,6 +189,7 @@ async fn one(
         }
     }
     if is_late {
+        // hyper closes a connection that is late without an answer, so that one is written here.
         let text = "the request took too long\n";
         let head = format!(
             "HTTP/1.1 408 Request Timeout\r\nContent-Type: {TEXT}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",

@@ -275,6 +275,7 @@ async fn serve<W: Watched>(
     let console = console.map(|console| console.router);
     let (pages, seen) = tokio::sync::watch::channel(None);
     tokio::select! {
+        // Neither of the first two ends. They write nothing, so they can be dropped wherever they are.
         () = look(looker, args.every, &pages) => {}
         () = http::answer(listener, seen, console) => {}
         () = stop => {}
