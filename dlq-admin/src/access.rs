@@ -75,11 +75,15 @@ impl Token {
     /// The token `secret` of the person or program `name`. One that is shorter than [`SHORTEST`](Self::SHORTEST) could be
     /// guessed, and is never accepted.
     pub fn new(name: impl Into<String>, role: Role, secret: impl AsRef<[u8]>) -> Self {
+        // A fast hash is enough: tokens are long and random, so that nobody finds one by trying, as they would
+        // passwords.
         Self { name: name.into(), role, hash: blake3::hash(secret.as_ref()) }
     }
 
     /// Returns the first of these tokens that is `secret`. All of them are compared, each in constant time.
     pub(crate) fn find<'t>(tokens: &'t [Self], secret: &[u8]) -> Option<&'t Self> {
+        // A token of the configuration that is too short is never found here, rather than refused with an error that
+        // `new` would need.
         if secret.len() < Self::SHORTEST {
             return None;
         }
@@ -166,6 +170,7 @@ impl Access {
 
 impl Default for Access {
     /// Returns [`Access::open`].
+    // Open is safe as a default only because it answers nothing but loopback addresses.
     fn default() -> Self {
         Self::open()
     }

@@ -28,11 +28,13 @@ pub(crate) const LONGEST_PAGE: u32 = 500;
 /// Number of letters that are deleted at most unless told otherwise, as by the command.
 const MOST_DELETED: u64 = 10_000;
 /// Number of operations among which one is looked for by its first digits.
+// Stores look operations up by whole ids alone, and people copy digits of those that they see in a list.
 const LATEST: u32 = 1_000;
 
 /// Returns how many are to be listed.
 pub(crate) fn limit(call: &Call, unless_said: u32) -> Result<u32, Refusal> {
     let limit = call.params.get("limit")?.unwrap_or(unless_said);
+    // A larger limit is refused rather than cut: a program that asks for 10,000 would take 500 for all there are.
     if limit == 0 || limit > LONGEST_PAGE {
         return Err(Refusal::invalid(format!(
             "`limit` is {limit}; it is from 1 to {LONGEST_PAGE}"
@@ -57,6 +59,7 @@ pub(crate) async fn search(
     request: PageRequest,
 ) -> Result<SearchPage, Refusal> {
     let mut part = SearchRequest::new().limit(request.limit).order(request.order);
+    // A page that reads no further than this may have no letters and still a next one, with which the search goes on.
     (part.read_at_most, part.after) = (filter::READ_FOR_PAGE, request.after);
     Ok(call.letters()?.search(search, filter, part).await?)
 }
@@ -110,6 +113,8 @@ impl Chosen {
     pub(crate) async fn read(call: &Call) -> Result<Self, Refusal> {
         let letters = call.letters()?;
         let filter = chosen_filter(call, letters).await?;
+        // What is stored from now on is not meant any more; letters that change their status may still come and go,
+        // which `expect` notices.
         let count = letters.count(filter.clone()).await?;
         Ok(Self { filter, count })
     }
@@ -124,8 +129,10 @@ impl Chosen {
 async fn chosen_filter(call: &Call, letters: &DeadLetters) -> Result<Filter, Refusal> {
     let filter = filter::read(call).await?;
     if !call.params.is("all") {
+        // It is made to be refused: an empty filter is an error of it.
         let _ = Selection::matching(filter.clone())?;
     }
+    // This comes after the refusal of an empty filter, as it asks the store.
     filter::must_exist(letters, &filter).await?;
     filter::until_now(letters, filter).await
 }
@@ -156,6 +163,7 @@ pub(crate) async fn mark(call: &Call, is_asked: bool) -> Result<(Mark, Marked), 
 pub(crate) async fn delete(call: &Call, is_asked: bool) -> Result<Marked, Refusal> {
     let chosen = Chosen::read(call).await?;
     let max = call.params.get("max")?.unwrap_or(MOST_DELETED);
+    // The bound holds besides `expect`, which programs may leave out.
     if max != 0 && chosen.count > max {
         return Err(Refusal::refused(format!(
             "{count} letters would be deleted, and {max} at most are deleted at once; narrow the filter, or say max={count}",
@@ -174,6 +182,7 @@ pub(crate) async fn delete(call: &Call, is_asked: bool) -> Result<Marked, Refusa
 fn archive_filter(call: &Call) -> Result<ArchiveFilter, Refusal> {
     let params = &call.params;
     let mut letters = Filter::new();
+    // Ids are taken whole: a store looks up digits among its letters alone, and these are in none any more.
     letters.ids = params.get_all("id")?;
     letters.consumers = params.all("consumer").map(str::to_owned).collect();
     let mut filter = ArchiveFilter::new().letters(letters);
@@ -193,6 +202,8 @@ pub(crate) async fn archived(call: &Call) -> Result<ArchivePage, Refusal> {
 /// Restores letters that were deleted.
 pub(crate) async fn restore(call: &Call) -> Result<Marked, Refusal> {
     let filter = archive_filter(call)?;
+    // The check is made here as well as in the page, since the archive has no selection that would refuse an empty
+    // filter.
     if filter.is_empty() && !call.params.is("all") {
         return Err(Refusal::refused(
             "no letters are named, and nothing was changed; name letters, or say all=true",
@@ -209,6 +220,7 @@ async fn spec(call: &Call) -> Result<OperationSpec, Refusal> {
     match params.text("to").unwrap_or("handler") {
         "handler" => {}
         to => {
+            // An operation that no process sends would wait for ever and hold its letters back from their handlers.
             if call.console.via.is_empty() {
                 return Err(Refusal::refused(
                     "letters go back to their handlers alone: nobody here sends letters to brokers; start the console with brokers \
@@ -231,6 +243,7 @@ async fn spec(call: &Call) -> Result<OperationSpec, Refusal> {
         }
     }
     if let Some(limit) = params.get::<u64>("limit")? {
+        // Elsewhere 0 stands for no limit, so that it could mean all letters or none here.
         if limit == 0 {
             return Err(Refusal::invalid("`limit` is 0; say how many letters, or leave it out"));
         }
@@ -275,7 +288,9 @@ pub(crate) async fn replay(
     is_asked: bool,
 ) -> Result<(Plan, Option<Operation>), Refusal> {
     let Planned { spec, plan, .. } = plan(call).await?;
+    // The plan leaves out letters that cannot be sent, so its number is asked for, and not that of the filter.
     agree(call, is_asked, plan.count)?;
+    // An operation without letters would end at once and stand in the list as one that did something.
     if plan.count == 0 {
         return Ok((plan, None));
     }
@@ -310,6 +325,7 @@ pub(crate) struct Edited {
 
 impl Edited {
     fn new(before: DeadLetter, edit: Edit) -> Result<Self, Refusal> {
+        // The edit is applied to a copy for the preview; the store applies it once more to what it has then.
         let after = before.clone().with_message(edit.apply(&before.message)?);
         Ok(Self { before, after, edit })
     }
@@ -320,6 +336,8 @@ impl Edited {
 
     /// Makes the edit. The store refuses it if payload or key are no longer those that were looked at.
     pub(crate) async fn make(self, call: &Call) -> Result<DeadLetter, Refusal> {
+        // Another edit, or a death with other bytes, between the look and this refuses the edit instead of being
+        // overwritten.
         let edit = self.edit.expecting(&self.before);
         Ok(call.letters()?.edit(self.before.id, edit, call.actor()).await?)
     }
@@ -329,6 +347,7 @@ impl Edited {
 pub(crate) async fn edit(call: &Call) -> Result<Edited, Refusal> {
     let params = &call.params;
     let before = letter(call).await?;
+    // The page was looked at some time ago, so the binding that it showed is compared and not one from a moment ago.
     is_as_seen(call, &before)?;
     let payloads = [
         params.text("payload-text").map(|text| Ok(text.as_bytes().to_vec())),
@@ -394,12 +413,14 @@ pub(crate) async fn undo(call: &Call) -> Result<Edited, Refusal> {
     };
     let mut request = AuditRequest::latest(100).letter(letter.id).action("edit");
     loop {
+        // The store's own entries are read and not masked ones: what comes back has to be what was there.
         let entries = call.letters()?.store().audit(request.clone()).await?;
         if let Some(entry) = entries.iter().find(|entry| of_letter(entry)) {
             let edit = Edit::undoing(&entry.subject, &letter)?;
             return Edited::new(letter, edit);
         }
         let Some(last) = entries.last() else { break };
+        // Letters that were revealed often have many entries that changed nothing, behind which the edit stands.
         request = request.before(last.number);
     }
     Err(Refusal::refused("the letter was not edited; there is nothing to undo"))
@@ -415,6 +436,8 @@ pub(crate) async fn reveal(call: &Call) -> Result<DeadLetter, Refusal> {
     let mut by = call.actor();
     let note = by.note.take().unwrap_or_default();
     let by = by.with_note(format!("revealed, not changed: {note}"));
+    // The entry is written before the letter is shown: if the process dies in between, somebody is named who saw
+    // nothing, and never the other way round.
     let looked = call.letters()?.edit(letter.id, Edit::new(), by).await;
     looked
         .map_err(|error| {
@@ -469,6 +492,7 @@ pub(crate) async fn group(
     key: &GroupKey,
 ) -> Result<(Option<TriagedGroup>, GroupRecord), Refusal> {
     let letters = call.letters()?;
+    // A group is known by its record also when its last letter has gone, so the record is read in any case.
     let group = letters.triaged_groups(key.filter(), 1).await?.into_iter().next();
     Ok((group, letters.group_record(key.clone()).await?))
 }
@@ -496,6 +520,7 @@ pub(crate) async fn triage(call: &Call) -> Result<GroupKey, Refusal> {
     };
     update.owner = params.text("owner").map(|owner| owner.trim().to_owned());
     update.note = params.text("text").map(|text| text.trim().to_owned());
+    // An update of nothing would still write an entry into the audit.
     if update.is_empty() {
         return Err(Refusal::invalid("nothing is asked for; say decision, owner or text"));
     }
@@ -506,6 +531,8 @@ pub(crate) async fn triage(call: &Call) -> Result<GroupKey, Refusal> {
 
 /// Returns the consumers that are asked for, and the time by the store's clock.
 pub(crate) async fn consumers(call: &Call) -> Result<(Vec<Presence>, Timestamp), Refusal> {
+    // Consumers report by the store's clock, and this machine's may be minutes off, which is longer than a minute of
+    // silence.
     let (mut present, now) = call.letters()?.consumers().await?;
     let is_gone = call.params.is("gone");
     present.retain(|it| !is_gone || !it.is_alive(now));
@@ -538,6 +565,7 @@ async fn about(
 ) -> Result<AuditRequest, Refusal> {
     let page = letters.list(Filter::new().with_id(id), PageRequest::new().limit(1)).await?;
     let mut request = request.letter(id);
+    // A replay of a filter does not name its letters, so that what was done to the operation is looked up too.
     request.operation = page.letters.first().and_then(|letter| letter.state.operation);
     Ok(request)
 }

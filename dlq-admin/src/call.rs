@@ -67,6 +67,7 @@ impl Call {
         let mask = |message: &Message| self.console.mask.message(message);
         let lines =
             diff(&mask(before).unwrap_or(before.clone()), &mask(after).unwrap_or(after.clone()));
+        // No lines would look like an edit that does nothing.
         if lines.is_empty() && before != after {
             return vec!["what changes is masked".to_owned()];
         }
@@ -140,6 +141,7 @@ pub(crate) fn html(status: StatusCode, page: Markup) -> Response {
 pub(crate) fn see_other(link: &str) -> Result<Response, Refusal> {
     let location = HeaderValue::from_str(link)
         .map_err(|_| Refusal::invalid("the link has characters that no link has"))?;
+    // After 303 a reload asks for the page again, where after 307 it would send the change again.
     let mut response = respond(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", "");
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)

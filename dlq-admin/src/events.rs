@@ -25,8 +25,10 @@ use crate::refusal::Refusal;
 /// The shortest pause between two polls of a topic.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Share of its time that a store spends on a topic at most, as its inverse: a slow answer makes the pause longer.
+// A store that needs ten seconds for its counts must not be asked for them all the time by the console.
 const SHARE: u32 = 4;
 /// Time without news after which a comment is sent, so that a client that has gone is noticed.
+// It is shorter than the minute after which many proxies close a connection that is silent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Length of a connection. The browser connects again, and is let in anew.
 const LIFE: Duration = Duration::from_secs(600);
@@ -57,6 +59,8 @@ impl Polled {
     where
         F: Future<Output = Result<News, Refusal>>,
     {
+        // The lock is held while the store is polled: that is how the others wait for the same answer. A poller that is
+        // dropped releases it, and the next one polls.
         let mut latest = self.0.lock().await;
         if let Some((at, took, news)) = &*latest
             && (news.is_last || at.elapsed() < PAUSE.max(*took * SHARE))
@@ -64,6 +68,7 @@ impl Polled {
             return Ok(Arc::clone(news));
         }
         let began = Instant::now();
+        // An error is not kept: the next listener asks anew, which is one at a time by the lock.
         let news = Arc::new(poll().await?);
         *latest = Some((Instant::now(), began.elapsed(), Arc::clone(&news)));
         Ok(news)
@@ -73,6 +78,7 @@ impl Polled {
 /// Topics to which somebody listens.
 #[derive(Debug)]
 pub(crate) struct Events {
+    // Weak, so that a topic ends with its last listener without anybody counting them.
     topics: StdMutex<HashMap<Topic, Weak<Polled>>>,
     room: Arc<Semaphore>,
 }
@@ -90,6 +96,7 @@ impl Events {
         topic: Topic,
         letters: DeadLetters,
     ) -> Result<Response, Refusal> {
+        // A listener that waited for room would hold a connection and be told nothing.
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
             let text =
                 format!("{MOST} listeners are connected already; load the page again instead");
@@ -117,6 +124,8 @@ impl Events {
         if let Some(polled) = topics.get(topic).and_then(Weak::upgrade) {
             return polled;
         }
+        // Topics that nobody listens to are removed when another is added, which keeps the map as small as the listeners
+        // are many.
         topics.retain(|_, polled| polled.strong_count() > 0);
         let polled = Arc::new(Polled::default());
         topics.insert(topic.clone(), Arc::downgrade(&polled));
@@ -147,6 +156,8 @@ impl Listener {
         }
         let began = Instant::now();
         loop {
+            // Cancel safety: the stream is dropped with its connection, and nothing is lost, as each poll is of the
+            // present state.
             sleep(PAUSE).await;
             if Instant::now() >= self.until {
                 return (": until the next connection\n\n".to_owned(), false);
@@ -154,6 +165,8 @@ impl Listener {
             match self.news().await {
                 Ok(news) => {
                     let shown = self.shown.as_ref();
+                    // The last news are sent also when the document is the same, since they tell the page that it may
+                    // stop listening.
                     if shown.is_none_or(|shown| shown.document != news.document || news.is_last) {
                         return self.show(news);
                     }
@@ -164,6 +177,7 @@ impl Listener {
                     return (format!("event: trouble\ndata: {text}\n\n"), true);
                 }
             }
+            // Only a write shows that the other side has gone, so something is written.
             if began.elapsed() >= KEEP_ALIVE {
                 return (": nothing new\n\n".to_owned(), true);
             }
@@ -201,6 +215,7 @@ pub(crate) fn overview(stats: &Stats, operations: &[Operation]) -> Value {
     let running = operations.iter().filter(|operation| !operation.state.is_final());
     json!({
         "total": stats.total,
+        // The document is the same for every role: counts and operations hold nothing that `read` may not see.
         "by_status": stats.by_status,
         "by_consumer": stats.by_consumer,
         "oldest_unresolved": stats.oldest_unresolved,

@@ -51,10 +51,13 @@ pub(crate) const FILTER: &[Parameter] = &[
 ];
 
 /// Number of letters that a search may find where all of them are needed.
+// The ids come back in a form with every further step, and through the URL of a page.
 const MOST_FOUND: usize = 500;
 /// Number of letters that a search may read there.
+// One request must not keep a store busy for minutes; the command has a progress bar and no such limit.
 const MOST_READ: u64 = 100_000;
 /// Number of letters that a search reads for a page.
+// Somebody waits for the page, which has a link to search on.
 pub(crate) const READ_FOR_PAGE: u64 = 5_000;
 
 /// A point in time, given as such or as an age.
@@ -99,6 +102,7 @@ pub(crate) async fn read_apart(call: &Call) -> Result<(Filter, Search), Refusal>
     filter.classes = params.get_all("class")?;
     filter.fingerprints = params.get_all("fingerprint")?;
     filter.error = params.text("error").map(str::to_owned);
+    // Every error contains the empty text, so this would mean all letters while looking like a condition.
     if filter.error.as_deref() == Some("") {
         return Err(Refusal::invalid("`error` is empty; leave it out, or say what it contains"));
     }
@@ -112,6 +116,7 @@ pub(crate) async fn read_apart(call: &Call) -> Result<(Filter, Search), Refusal>
     filter.operation = params.get("operation")?;
     for attribute in params.all("attr") {
         let (name, value) = pair("attr", attribute)?;
+        // A letter has one value of an attribute. The second would replace the first in silence.
         if filter.attributes.insert(name.clone(), value).is_some() {
             return Err(Refusal::invalid(format!(
                 "the attribute `{name}` is given more than once"
@@ -156,6 +161,7 @@ fn search(params: &Params) -> Result<Search, Refusal> {
 async fn found(letters: &DeadLetters, filter: Filter, search: &Search) -> Result<Filter, Refusal> {
     let request = SearchRequest::new().limit(u32::try_from(MOST_FOUND).unwrap_or(u32::MAX));
     let page = letters.search(search, filter.clone(), request.read_at_most(MOST_READ)).await?;
+    // Part of what a search finds must not be taken for all of it by a change.
     if page.next.is_some() {
         return Err(Refusal::refused(format!(
             "the search is too large: it found {} letters among {} and has not come to its end; narrow it, e.g. by `since` or \
@@ -164,6 +170,8 @@ async fn found(letters: &DeadLetters, filter: Filter, search: &Search) -> Result
             page.read
         )));
     }
+    // The ids are frozen here: what is planned, agreed to and changed are the same letters, however payloads change
+    // meanwhile.
     Ok(filter.only(page.letters.iter().map(|letter| letter.id).collect()))
 }
 
@@ -225,6 +233,7 @@ pub(crate) async fn letter_id(letters: &DeadLetters, digits: &str) -> Result<Let
             "`{digits}` is not a letter id; expected hexadecimal digits"
         )));
     }
+    // Two are enough to know that the digits name more than one letter.
     let found = letters.store().with_prefix(digits.to_ascii_lowercase(), 2).await?;
     match found.as_slice() {
         [id] => Ok(*id),
@@ -247,6 +256,7 @@ pub(crate) async fn until_now(
     let after = newest
         .first()
         .map_or(Timestamp::EPOCH, |newest| newest.state.created_at.after(Duration::from_micros(1)));
+    // The end is exclusive, and a limit that was asked for must not be widened.
     filter.until = Some(filter.until.map_or(after, |until| until.min(after)));
     Ok(filter)
 }

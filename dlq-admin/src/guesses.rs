@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 /// Time after which failed logins are forgotten.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Failed logins of one source within that time.
+// Enough for somebody who mistypes, and no use for whoever tries tokens of 16 characters.
 const OF_ONE: u32 = 10;
 /// Failed logins of all sources within that time.
+// Without it each address of a botnet would have its own ten.
 const OF_ALL: u32 = 100;
 
 /// Counts of the present window. No more sources are kept than may fail in total, which bounds the memory.
@@ -44,6 +46,7 @@ impl Guesses {
             total: 0,
             by_source: HashMap::new(),
         });
+        // Beyond the bound nobody is let in until the window ends, so more need not be counted, and the map stays small.
         if window.total < OF_ALL {
             window.total += 1;
             *window.by_source.entry(network(source)).or_default() += 1;
@@ -53,8 +56,10 @@ impl Guesses {
 
 /// Returns the network that one client commands: an address of version 4, or 64 bits of one of version 6.
 fn network(source: Option<IpAddr>) -> Option<IpAddr> {
+    // An address of version 4 may arrive as one of version 6 that holds it, and has to count as the same.
     match source?.to_canonical() {
         IpAddr::V6(address) => {
+            // One subscriber is given 64 bits at least, and could use another address for each guess.
             let bits = address.to_bits() & !u128::from(u64::MAX);
             Some(IpAddr::V6(bits.into()))
         }

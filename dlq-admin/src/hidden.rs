@@ -15,6 +15,8 @@ pub(crate) fn letter(letter: &DeadLetter) -> DeadLetter {
     let names =
         full.headers().iter().map(|header| Header { name: header.name.clone(), value: None });
     let mut message =
+        // The message is built anew from what may be seen, so that a part which messages get one day is hidden until
+        // somebody decides.
         Message::tombstone(full.subject_shared().clone()).with_headers(names.collect());
     if let Some(id) = full.id() {
         message = message.with_id(id);
@@ -31,9 +33,11 @@ pub(crate) fn letter(letter: &DeadLetter) -> DeadLetter {
 /// Returns an entry of the audit without what an edit changed.
 pub(crate) fn entry(entry: &AuditEntry) -> Value {
     let mut shown = audit_entry(entry);
+    // Only edits quote messages; the subjects of other actions are filters and ids.
     if entry.action != "edit" {
         return shown;
     }
+    // A subject that cannot be read may quote anything, so nothing of it is shown.
     let Some(subject) = shown["subject"].as_object_mut() else {
         shown["subject"] = Value::Null;
         return shown;
@@ -42,6 +46,7 @@ pub(crate) fn entry(entry: &AuditEntry) -> Value {
         *payload = json!("hidden");
     }
     for header in subject.get_mut("headers").and_then(Value::as_array_mut).into_iter().flatten() {
+        // The entry of the header is replaced whole, which drops what was before and after under any name.
         *header = json!({ "name": header["name"] });
     }
     shown

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::refusal::Refusal;
 
 /// Number of answers that are kept. The oldest goes first.
+// With the largest answers they take some 64 MiB.
 pub(crate) const MOST: usize = 1_000;
 /// Length of an answer that is kept, in bytes.
 const LARGEST: usize = 64 * 1024;
@@ -59,6 +60,8 @@ impl Answers {
         }
         // Dropped with the request when the client goes away.
         let running = Running { answers: self, key: &key };
+        // A refusal leaves through the guard, which forgets the key: what was refused may be mended and sent again under
+        // it.
         let response = run.await?;
         let (parts, body) = response.into_parts();
         let body = to_bytes(body, usize::MAX).await.map_err(|_| {
@@ -67,9 +70,11 @@ impl Answers {
         // A longer answer holds a letter that was edited, and the same edit made again finds nothing to change.
         if body.len() <= LARGEST {
             let done = Known::Done(asks, parts.status, parts.headers.clone(), body.clone());
+            // The key may have been pushed out meanwhile. Then it is not put back, or the order would not know of it.
             if let Some(known) = self.lock().by_key.get_mut(&key) {
                 *known = done;
             }
+            // The guard would forget the answer that was just kept.
             std::mem::forget(running);
         }
         Ok(Response::from_parts(parts, Body::from(body)))
@@ -78,11 +83,13 @@ impl Answers {
     fn begin(&self, key: &Key, asks: blake3::Hash) -> Result<Option<Response>, Refusal> {
         let mut kept = self.lock();
         match kept.by_key.get(key) {
+            // To answer a different request with the former answer would make a client believe that it was carried out.
             Some(Known::Running(before) | Known::Done(before, ..)) if *before != asks => {
                 Err(Refusal::refused(
                     "another request was made with this idempotency key; give each request a key of its own",
                 ))
             }
+            // The second request does not wait for the first, since it would hold its connection for as long.
             Some(Known::Running(_)) => {
                 Err(Refusal::conflict("the request of this idempotency key is being carried out"))
             }
@@ -93,6 +100,7 @@ impl Answers {
                 Ok(Some(response))
             }
             None => {
+                // The lock is held from the look-up to the insertion, so that of two requests at once only one begins.
                 if kept.order.len() >= MOST
                     && let Some(oldest) = kept.order.pop_front()
                 {

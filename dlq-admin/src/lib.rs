@@ -94,6 +94,7 @@ impl Admin {
     /// Adds a store. One of the same name takes the place of the former.
     pub fn store(mut self, name: impl Into<String>, letters: DeadLetters) -> Self {
         let name = name.into();
+        // Paths name stores, so two of one name would leave the second out of reach.
         self.stores.retain(|(other, _)| *other != name);
         self.stores.push((name, letters));
         self
@@ -165,6 +166,8 @@ impl Console {
     /// Returns the token that forms of this session or user carry. Nobody else can read or compute it.
     fn csrf(&self, of: &str) -> Option<String> {
         let secret = self.secret.as_ref()?;
+        // The token is computed rather than kept, so that it needs no memory for each session and ends with the process,
+        // as sessions do.
         Some(blake3::keyed_hash(secret, of.as_bytes()).to_hex().to_string())
     }
 }

@@ -22,6 +22,7 @@ pub(crate) fn document() -> Value {
                 prints as JSON; the parameters of a filter are its options.",
         },
         "paths": paths,
+        // The empty one stands for consoles without a login, which the same document describes.
         "security": [{ "token": [] }, { "session": [] }, {}],
         "components": {
             "securitySchemes": {
@@ -53,6 +54,7 @@ pub(crate) fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let mut parameters: Vec<_> = in_path(route.path).map(path_parameter).collect();
+    // Those of a change stand in its body, where a generated client puts them.
     if !route.is_change() {
         parameters.extend(route.parameters().map(query_parameter));
     }
@@ -138,6 +140,7 @@ fn body(route: &Route) -> Value {
         "type": "object",
         "properties": properties,
         "required": required,
+        // A parameter that is not known is refused, and generated clients should know before they send it.
         "additionalProperties": false,
     })
 }

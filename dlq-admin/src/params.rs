@@ -57,6 +57,7 @@ impl Params {
             };
             for value in values {
                 let text = match value {
+                    // Programs write `null` for what they leave out, and an absent parameter is just that.
                     Value::Null => continue,
                     Value::String(text) => text,
                     Value::Bool(truth) => truth.to_string(),
@@ -75,6 +76,7 @@ impl Params {
 
     /// Adds the parameters of the body to those of the query.
     pub(crate) fn join(mut self, other: Self) -> Self {
+        // Both are kept, so that a parameter which stands in the query and in the body is refused as given twice.
         self.0.extend(other.0);
         self
     }
@@ -100,6 +102,7 @@ impl Params {
         for (index, (name, _)) in self.0.iter().enumerate() {
             let Some(taken) = takes.clone().find(|one| one.name == name) else {
                 let known: Vec<_> = takes.map(|one| one.name).collect();
+                // The name is whatever a client sent, and the refusal is shown to people.
                 let name: String = name.chars().take(80).collect();
                 return Err(Refusal::invalid(format!(
                     "there is no parameter `{name}` here; there are: {}",
@@ -111,6 +114,7 @@ impl Params {
             }
         }
         for one in takes.filter(|one| one.is_required) {
+            // A blank reason would satisfy a check for presence and tell nobody anything.
             if self.text(one.name).is_none_or(|text| text.trim().is_empty()) {
                 return Err(Refusal::invalid(format!("`{}` is lacking: {}", one.name, one.about)));
             }
@@ -140,6 +144,7 @@ impl Params {
 
     /// Returns true if it was said; `false`, `0` and `no` say the contrary.
     pub(crate) fn is(&self, name: &str) -> bool {
+        // A ticked box of a form may send any value, so all that is not a no is a yes.
         self.text(name).is_some_and(|text| !matches!(text, "false" | "0" | "no"))
     }
 
@@ -151,10 +156,13 @@ impl Params {
 
     /// Returns a hash of everything that was said, whatever the order of the names.
     pub(crate) fn hash(&self) -> blake3::Hash {
+        // The token changes with the session, and the same request after a new login is still the same.
         let mut sorted: Vec<_> = self.0.iter().filter(|(name, _)| name != "csrf").collect();
+        // The sort is stable: the order of values of one name is kept, as it may mean something.
         sorted.sort_by(|one, other| one.0.cmp(&other.0));
         let mut hasher = blake3::Hasher::new();
         for text in sorted.into_iter().flat_map(|(name, value)| [name, value]) {
+            // The lengths keep texts apart, or `a=bc` and `ab=c` would be the same request.
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }

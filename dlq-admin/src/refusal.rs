@@ -50,7 +50,9 @@ impl From<StoreError> for Refusal {
             StoreErrorKind::NotFound => StatusCode::NOT_FOUND,
             StoreErrorKind::Conflict => StatusCode::CONFLICT,
             StoreErrorKind::Refused => StatusCode::UNPROCESSABLE_ENTITY,
+            // 503 tells clients and proxies that the same request may succeed later, which 500 does not.
             StoreErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            // Kinds are added to stores over time; one that is not known is the fault of no visitor.
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         // The sources of an error may quote what is secret about the store, so they go to the log alone.

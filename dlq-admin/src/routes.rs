@@ -28,6 +28,7 @@ use crate::{Console, api, pages};
 pub(crate) type Running = Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>;
 
 /// Length of a body, in bytes.
+// The largest filter that a page sends names the 500 letters that a search found, which are some tens of KiB.
 const BODY: usize = 1024 * 1024;
 /// Length of the body of an edit: the store says itself what it does not take.
 const EDIT_BODY: usize = 256 * 1024 * 1024;
@@ -68,6 +69,7 @@ impl Route {
     /// The parameters that it takes.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &'static Parameter> + Clone {
         let own = self.takes.iter().flat_map(|some| some.iter());
+        // A GET changes nothing, so a token in its query would only end up in logs and histories.
         let of_form = if self.method == Method::POST { OF_FORM } else { &[] };
         own.chain(of_form)
     }
@@ -212,6 +214,8 @@ macro_rules! routes {
     ($($method:ident $path:literal $allowed:ident $kind:ident $run:path, $about:literal, $takes:expr $(, most $most:expr)?;)+) => {
         /// Returns every route.
         pub(crate) fn all() -> Vec<Route> {
+            // One table for all three means that a route without a right does not compile, and that the document cannot
+            // lag behind.
             vec![$(Route {
                 method: Method::$method,
                 path: $path,
@@ -235,7 +239,9 @@ routes! {
     GET "/api/v1/stores" Read Api api::stores, "Lists the stores, and what the visitor may do", &[];
     GET "/api/v1/{store}/letters" Read Api api::list, "Lists letters, newest first", &[FILTER, PAGE];
     GET "/api/v1/{store}/letters/{id}" Read Api api::letter, "Returns one letter with everything that was tried", &[];
+    // A download is not revealed with a reason, so the role `read` gets payloads by `reveal` alone.
     GET "/api/v1/{store}/letters/{id}/payload" Operate Api api::payload, "Returns the payload of a letter, byte for byte", &[];
+    // It is a POST since it writes to the audit: no link or image can make a browser do it.
     POST "/api/v1/{store}/letters/{id}/reveal" Read Api api::reveal, "Returns one letter with what is hidden from the role `read`; kept in the audit", &[NOTE];
     POST "/api/v1/{store}/letters/{id}/edit" Admin Api api::edit, "Changes the payload or the headers of one letter", &[EDIT, DRY_RUN, NOTE], most EDIT_BODY;
     POST "/api/v1/{store}/letters/{id}/undo" Admin Api api::undo, "Gives a letter back what it was before its latest edit", &[UNDO, DRY_RUN, NOTE];
@@ -246,6 +252,7 @@ routes! {
     GET "/api/v1/{store}/consumers" Read Api api::consumers, "Lists the consumers that were heard of", &[GONE];
     GET "/api/v1/{store}/hours" Read Api api::hours, "Counts letters by the hour in which they were stored, and in which they were resolved", &[FILTER, HOURS];
     GET "/api/v1/{store}/stats" Read Api api::stats, "Counts letters by status, reason, cause, class, subject and consumer", &[FILTER];
+    // It changes nothing, and takes its parameters as the replay does, whose filter may be longer than a URL.
     POST "/api/v1/{store}/plan" Operate Api api::plan, "Says what a replay would do, and does nothing", &[FILTER, REPLAY, CHANGE];
     POST "/api/v1/{store}/replay" Operate Api api::replay, "Sends letters back", &[FILTER, REPLAY, CHANGE, NOTE];
     POST "/api/v1/{store}/mark" Operate Api api::mark, "Marks letters as quarantined, pending or resolved", &[MARK, FILTER, CHANGE, DRY_RUN, NOTE];
@@ -264,6 +271,7 @@ routes! {
     GET "/api/v1/{store}/events" Read Api api::events, "Streams the counts of the overview", &[];
 
     GET "/" Read Page pages::root, "Leads to the overview", &[];
+    // The login page has to be reached without a login, and its style sheet and script with it.
     GET "/login" Everybody Page pages::login::form, "Login", &[];
     POST "/login" Everybody Page pages::login::login, "Logs in", &[LOGIN];
     POST "/logout" Read Page pages::login::logout, "Logs out", &[];
@@ -281,6 +289,7 @@ routes! {
     GET "/s/{store}/letters/{id}/payload" Operate Page api::payload, "Payload", &[];
     POST "/s/{store}/letters/{id}/reveal" Read Page pages::letter::reveal, "Reveals a letter", &[NOTE, VIEW, THEN];
     GET "/s/{store}/letters/{id}/edit" Admin Page pages::edit::form, "Edit", &[];
+    // The preview takes the payload as the save does, so its body may be as long.
     POST "/s/{store}/letters/{id}/edit" Admin Page pages::edit::preview, "Shows what an edit would change", &[EDIT, pages::edit::FORM], most EDIT_BODY;
     POST "/s/{store}/letters/{id}/save" Admin Page pages::edit::save, "Edits a letter", &[EDIT, NOTE], most EDIT_BODY;
     POST "/s/{store}/letters/{id}/undo" Admin Page pages::edit::undo, "Undoes the latest edit", &[UNDO, NOTE];
@@ -320,6 +329,7 @@ pub(crate) fn router(console: Arc<Console>) -> Router {
         let console = Arc::clone(&console);
         async move { nothing(console, request) }
     };
+    // The layer is outside of everything, so that refusals and unknown paths have the headers too.
     router.fallback(nothing).layer(map_response(guarded))
 }
 
@@ -328,17 +338,22 @@ async fn guarded(mut response: Response) -> Response {
     let headers = [
         (
             header::CONTENT_SECURITY_POLICY,
+            // Nothing inline is allowed: if text of a letter ever came into a page as HTML, its scripts would not run.
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
              frame-ancestors 'none'; base-uri 'none'",
         ),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // Browsers that do not know `frame-ancestors` know this one.
         (header::X_FRAME_OPTIONS, "DENY"),
+        // A search stands in the URL with the key or value that was looked for.
         (header::REFERRER_POLICY, "no-referrer"),
+        // Pages hold payloads, which must not stay on the disk of a browser or proxy after the logout.
         (header::CACHE_CONTROL, "no-store"),
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     for (name, value) in headers {
+        // Insert, not append: two policies would both hold, and a handler must not be able to loosen ours.
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
@@ -352,6 +367,7 @@ fn nothing(console: Arc<Console>, request: Request) -> Response {
     if is_api {
         return api::refused(&refusal);
     }
+    // Nobody is sent to the login for an unknown path; a known visitor keeps their navigation.
     let visitor = door::admit(&console, &parts).ok();
     pages::refused(&console, visitor.as_ref(), &root_of(&parts), refusal)
 }
@@ -367,6 +383,7 @@ fn root_of(parts: &Parts) -> String {
             let last = original.rsplit('/').next().unwrap_or_default();
             format!("./{last}/")
         }
+        // Links are relative, because a proxy may cut off a prefix that the router never sees.
         _ if depth == 0 => "./".to_owned(),
         _ => "../".repeat(depth),
     }
@@ -381,6 +398,7 @@ async fn answer(
 ) -> Response {
     let (parts, body) = request.into_parts();
     let root = root_of(&parts);
+    // The visitor is known before anything is read of the body: who is not let in costs no memory.
     let admitted = match route.allowed {
         Allowed::Everybody => anybody(&console, &parts),
         Allowed::From(_) => door::admit(&console, &parts),
@@ -410,6 +428,7 @@ async fn answer(
 /// Returns the visitor of a page that nobody has to log in for; a page of another site reaches it no more than the others.
 fn anybody(console: &Console, parts: &Parts) -> Result<Visitor, Refusal> {
     match door::admit(console, parts) {
+        // Forbidden means another host or no role, which a login does not mend; all else is what the login page is for.
         Err(refusal) if refusal.status == StatusCode::FORBIDDEN => Err(refusal),
         Ok(visitor) => Ok(visitor),
         Err(_) => Ok(Visitor::unknown(console)),
@@ -425,6 +444,7 @@ async fn carry_out(
     visitor: &Visitor,
     root: String,
 ) -> Result<Response, Refusal> {
+    // The role is asked for before the body is read, which may be 256 MiB.
     if let Allowed::From(role) = route.allowed
         && visitor.role < role
     {
@@ -436,16 +456,21 @@ async fn carry_out(
     }
     let mut params = Params::of_form(parts.uri.query().unwrap_or_default().as_bytes());
     if route.is_change() {
+        // The token may be in the body, so the sender can only be checked once that has arrived.
         params = params.join(body_params(parts, body, route.most).await?);
         door::check_sender(visitor, parts, &params)?;
     } else if route.kind == Kind::Page {
+        // The form of a filter sends each of its fields, and an empty one is not meant as a condition. The HTTP
+        // interface takes an empty value as one.
         params = params.without_empty();
     }
     params.check(route.parameters())?;
+    // Only visitors who are let in get here, so naming the stores in a refusal tells no stranger.
     let store = store(console, &path)?;
     let once = key(route, parts, visitor, &params)?;
     let asks = params.hash();
     if route.is_change() {
+        // The path alone is logged: the query and the body may hold tokens, keys and values of payloads.
         tracing::info!(who = visitor.name, role = %visitor.role, path = parts.uri.path(), "request");
     }
     let call = Call {
@@ -458,6 +483,7 @@ async fn carry_out(
         source: door::source(parts),
         root,
     };
+    // The future does nothing until it is polled, so a request whose answer is known already never begins.
     let running = (route.run)(call);
     match once {
         Some(key) => console.answers.once(key, asks, running).await,
@@ -481,6 +507,8 @@ async fn body_params(parts: &Parts, body: Body, most: usize) -> Result<Params, R
     }
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     match kind.and_then(|kind| kind.split(';').next()).map(str::trim) {
+        // A form of another site can send neither JSON nor a custom type without asking first, and the sender of a form
+        // is checked after this.
         Some("application/json") => Params::of_json(&body),
         Some("application/x-www-form-urlencoded") => Ok(Params::of_form(&body)),
         _ => Err(Refusal::new(
@@ -513,6 +541,8 @@ fn key(
     visitor: &Visitor,
     params: &Params,
 ) -> Result<Option<Key>, Refusal> {
+    // The answer to a login sets the cookie of a session, and strangers all have one name: it must not be given to the
+    // next one.
     if !route.is_change() || route.allowed == Allowed::Everybody {
         return Ok(None);
     }
@@ -533,6 +563,7 @@ fn key(
         )));
     }
     let path = parts.uri.path().to_owned();
+    // The name is part of the identity, so that nobody gets the answer to somebody else by guessing a key.
     Ok(Some(Key { who: visitor.name.clone(), path, key: key.to_owned() }))
 }
 

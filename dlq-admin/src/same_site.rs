@@ -37,6 +37,7 @@ fn without_port(host: &str) -> &str {
 }
 
 fn is_loopback(name: &str) -> bool {
+    // The name is compared and never resolved: a name that resolves to loopback is just what has to be refused.
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
@@ -58,20 +59,25 @@ pub(crate) enum Sender {
 pub(crate) fn sender(parts: &Parts) -> Sender {
     let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     match text("sec-fetch-site") {
+        // `same-site` is not enough: another service on a neighbouring name is not trusted with the letters.
         Some("same-origin" | "none") => return Sender::SameSite,
         Some(_) => return Sender::Other,
         None => {}
     }
+    // Only browsers older than `Sec-Fetch-Site`, and sites without TLS, get as far as this.
     match text("origin") {
         // A page that sends no referrer sends this in the place of its origin.
         Some("null") => Sender::Unknown,
         Some(origin) => {
+            // The scheme is left out of the comparison, since behind a proxy that ends TLS it differs from ours.
             let host = origin.split_once("://").map_or(origin, |(_, host)| host);
             let is_ours = named_host(parts).is_some_and(|ours| ours.eq_ignore_ascii_case(host))
                 || forwarded_host(&parts.headers)
                     .is_some_and(|ours| ours.eq_ignore_ascii_case(host));
             if is_ours { Sender::SameSite } else { Sender::Other }
         }
+        // Programs seldom send these two, so a request that has one is taken for a browser's, whatever else it leaves
+        // out.
         None if parts.headers.contains_key(header::REFERER) => Sender::Unknown,
         None if parts.headers.contains_key(header::COOKIE) => Sender::Unknown,
         None => Sender::NoBrowser,

@@ -8,6 +8,7 @@ use crate::access::Role;
 use crate::random;
 
 /// Number of sessions at a time. The oldest one ends when another begins.
+// Only a right token begins a session, so the bound guards against a program that logs in again and again.
 const MOST: usize = 1_000;
 /// Length of a session.
 const LIFE: Duration = Duration::from_secs(12 * 3600);
@@ -27,8 +28,10 @@ pub(crate) struct Sessions(Mutex<HashMap<blake3::Hash, Session>>);
 impl Sessions {
     /// Begins a session, and returns its id.
     pub(crate) fn begin(&self, name: &str, role: Role) -> std::io::Result<String> {
+        // The random bytes are drawn before the lock is taken, so that a slow source does not hold up every request.
         let id = random::text()?;
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Sessions that are over are removed here alone, which is enough as only this adds any.
         sessions.retain(|_, session| session.since.elapsed() < LIFE);
         if sessions.len() >= MOST {
             let oldest = sessions.iter().min_by_key(|(_, session)| session.since);
@@ -45,6 +48,7 @@ impl Sessions {
     pub(crate) fn get(&self, id: &str) -> Option<Session> {
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let session = sessions.get(&blake3::hash(id.as_bytes()))?;
+        // The time of the login counts and not that of the latest request, so that a stolen cookie ends too.
         (session.since.elapsed() < LIFE).then(|| session.clone())
     }
 

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 /// Time for which a count is shown at least.
 const KEPT: Duration = Duration::from_secs(30);
 /// Share of its time that a store spends on counts at most, as its inverse.
+// A count looks at far more letters than a poll of the overview.
 const SHARE: u32 = 20;
 
 /// When a count was made, how long that took, and what it was.
@@ -29,6 +30,7 @@ impl Trends {
         letters: &DeadLetters,
     ) -> Result<Arc<Hours>, StoreError> {
         let counted = {
+            // The map is locked for the look-up alone; the count of one store does not keep pages of others waiting.
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(store.to_owned()).or_default())
         };
@@ -39,6 +41,7 @@ impl Trends {
             return Ok(Arc::clone(hours));
         }
         let began = Instant::now();
+        // The time that a count took is measured with the lock held, so it has no waiting for others in it.
         let hours = Arc::new(letters.hours(Filter::new(), Hours::WEEK).await?);
         *counted = Some((Instant::now(), began.elapsed(), Arc::clone(&hours)));
         Ok(hours)

@@ -68,6 +68,7 @@ fn expect(what: &str, expected: &str, hint: &str) -> Result<(), CliError> {
 pub(crate) fn actor(note: Option<&str>) -> Actor {
     let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     let user =
+        // A change is not refused for want of a name, as in a container that has neither variable.
         variable("USER").or_else(|| variable("LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
     // Many shells set HOSTNAME without exporting it, so the file is asked as well.
     let host = variable("HOSTNAME")
@@ -75,6 +76,7 @@ pub(crate) fn actor(note: Option<&str>) -> Actor {
             std::fs::read_to_string("/etc/hostname").ok().map(|text| text.trim().to_owned())
         })
         .filter(|text| !text.is_empty());
+    // The name is for honest people: whoever reaches the store could write any other, so it is not checked.
     let actor = Actor::new(host.map_or_else(|| user.clone(), |host| format!("{user}@{host}")));
     match note {
         Some(note) => actor.with_note(note),

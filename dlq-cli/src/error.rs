@@ -62,6 +62,7 @@ impl CliError {
         let (message, code) = match self {
             Self::Failed(message) => (message, 1),
             Self::Refused(message) => (message, 2),
+            // `dlq list | head` has done all that was asked of it.
             Self::Closed => return ExitCode::SUCCESS,
         };
         // Passwords first: escaping may change their characters, and then they would not be found.

@@ -124,6 +124,7 @@ fn pairs(attributes: Vec<Attribute>) -> Vec<(String, String)> {
 }
 
 /// Number of letters that a search may find for a verb that needs all of them.
+// A filter names each of them, and goes through every later question to the store.
 const MOST_FOUND: usize = 10_000;
 /// Number of letters that a search reads between two looks at the progress.
 pub(crate) const READ_AT_ONCE: u64 = 1_000;
@@ -178,6 +179,7 @@ impl FromStr for When {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A time is tried first; no age looks like one.
         if let Ok(at) = text.parse() {
             return Ok(Self(at));
         }
@@ -216,6 +218,8 @@ impl FilterArgs {
     #[cfg(feature = "kafka")]
     pub(crate) fn take_at_kafka(&mut self) -> AtKafkaArgs {
         let taken = std::mem::take(&mut self.at_kafka);
+        // Kafka reads every record anyway and sees key and header at once; a search would read each letter a second
+        // time.
         let key = std::mem::take(&mut self.search.key);
         AtKafkaArgs { key, header: std::mem::take(&mut self.search.header), ..taken }
     }
@@ -270,12 +274,14 @@ impl FilterArgs {
 async fn found(letters: &BoxLetters, filter: Filter, search: &Search) -> Result<Filter, CliError> {
     let bar = Progress::of(letters.count(filter.clone()).await?, "letters searched");
     let part = SearchRequest::new().limit(u32::MAX).read_at_most(READ_AT_ONCE);
+    // Letters that come during a long search stand at its end, and are found as well.
     let mut part = part.order(Order::OldestFirst);
     let mut ids = Vec::new();
     loop {
         let page = search.page(letters, filter.clone(), part).await?;
         bar.advance(page.read);
         ids.extend(page.letters.iter().map(|letter| letter.id));
+        // It is refused and not cut: a verb that changes letters must not do so for some of those that match.
         if ids.len() > MOST_FOUND {
             bar.end();
             return Err(CliError::refused(format!(
@@ -286,6 +292,7 @@ async fn found(letters: &BoxLetters, filter: Filter, search: &Search) -> Result<
         part = part.after(next);
     }
     bar.end();
+    // The ids are frozen here, so that the plan, the question and the change are about the same letters.
     Ok(filter.only(ids))
 }
 

@@ -55,7 +55,9 @@ pub async fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    // The log begins after the arguments were read, as help and errors of usage need none.
     log();
+    // The code is returned and the process not ended here, so that `Drop` of the output and of temporary folders runs.
     match commands::run(cli).await {
         Ok(exit) => exit,
         Err(error) => error.report(),

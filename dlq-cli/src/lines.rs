@@ -27,6 +27,7 @@ pub(crate) struct LinesFile(BufWriter<File>);
 impl LinesFile {
     /// Creates the file, which must not exist.
     pub(crate) fn create(path: &Path) -> Result<Self, CliError> {
+        // A backup must not be overwritten by the one that is made next.
         let file = File::create_new(path).map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::AlreadyExists => {
@@ -49,8 +50,10 @@ impl LinesFile {
             CliError::failed(format!("cannot go on with {}: {error}", path.display()))
         };
         let mut options = OpenOptions::new();
+        // It is created where it is missing, so that the same command with `--resume` can be given from the start.
         let file = options.read(true).write(true).create(true).truncate(false).open(path);
         let mut file = file.map_err(cannot)?;
+        // The place is in the file itself. A note beside it could be newer or older than what has reached the disk.
         let (end, line) = last_line(&mut file).map_err(cannot)?;
         let last = match line {
             None => None,
@@ -90,6 +93,7 @@ impl LinesFile {
     /// Returns once everything is on the disk.
     pub(crate) fn finish(&mut self) -> Result<(), CliError> {
         self.0.flush()?;
+        // Whoever deletes letters after their export relies on the file, also after a power cut.
         Ok(self.0.get_ref().sync_all()?)
     }
 }
@@ -146,6 +150,7 @@ fn line_breaks(file: &mut File) -> io::Result<u64> {
 /// The last line break before a place.
 fn line_break_before(file: &mut File, mut place: u64) -> io::Result<Option<u64>> {
     let mut chunk = vec![0; 1 << 16];
+    // Read from the end in pieces: the file may be larger than the memory, and the last line is all that is asked for.
     while place > 0 {
         let start = place.saturating_sub(chunk.len() as u64);
         let chunk = &mut chunk[..(place - start) as usize];
@@ -172,6 +177,7 @@ pub(crate) struct Batch {
 }
 
 /// From so many bytes on a batch is full, however few letters it has.
+// Large payloads would else fill the memory: two batches are held at a time.
 const LARGE: u64 = 8 * 1024 * 1024;
 
 /// Reads letters in batches of at most `size`; blank lines are skipped. Hands each to `take` until that declines.

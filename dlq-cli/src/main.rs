@@ -7,6 +7,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+// The command waits most of the time. One thread is enough, and standard output can be locked for as long as it runs.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     dlq_cli::run(std::env::args_os()).await

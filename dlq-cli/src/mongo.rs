@@ -25,6 +25,7 @@ pub(crate) fn builder(url: &str) -> MongoBuilder {
 /// Returns true if there is a store at this URL.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "postgres", feature = "redis"))]
 pub(crate) async fn is_there(url: &str) -> Result<bool, StoreError> {
+    // A migration would create what is looked for.
     match builder(url).migrate(false).open().await {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == StoreErrorKind::NotFound => Ok(false),
@@ -42,6 +43,7 @@ pub(crate) fn database(url: &str) -> Option<String> {
 fn without_prefix(url: &str) -> (String, Option<&str>) {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let parts = query.split('&').filter(|part| !part.is_empty());
+    // The driver refuses options that it does not know.
     let (ours, theirs): (Vec<_>, Vec<_>) = parts.partition(|part| part.starts_with("prefix="));
     let url = match &theirs[..] {
         [] => place.to_owned(),

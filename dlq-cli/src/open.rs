@@ -128,6 +128,7 @@ pub(crate) async fn store(url: &str, create: bool) -> Result<DeadLetters, CliErr
         Some((scheme, _)) if redis::is_store(scheme) => {
             let builder = redis::builder(url).await?;
             let failed = |error| redis::not_opened(url, error);
+            // Redis has no tables, so that any server looks like an empty store; a mistyped one has to be noticed.
             if !create && !builder.exists().await.map_err(failed)? {
                 return Err(CliError::refused(format!(
                     "there is no store at {}; a consumer, `dlq ingest` or `dlq import --create` creates it",
@@ -197,6 +198,7 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
     if mongo::is_store(scheme) {
         return Ok(mongo::builder(url).place().await?);
     }
+    // A broker remembers the store by this name, and the next ingest may be started in another folder.
     let path = Path::new(path).canonicalize().map_err(|error| {
         CliError::failed(format!("{url}: the file cannot be found again: {error}"))
     })?;
@@ -207,12 +209,15 @@ pub(crate) async fn name(url: &str) -> Result<String, CliError> {
 /// driver's.
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres(url: &str) -> PostgresBuilder {
+    // The driver refuses parameters that it does not know, so ours are taken out.
     let (url, ours) = without_ours(url);
+    // A command asks for few things at a time, and a database has few connections for all its programs.
     let mut builder = PostgresStore::builder(url).max_connections(4).acquire_timeout(PATIENCE);
     for part in ours {
         builder = match part.split_once('=') {
             Some(("schema", name)) => builder.schema(name),
             Some(("pooler", said)) => builder.pooler(said == "true"),
+            // `without_ours` lets three names through, of which this is the last.
             Some((_, name)) => builder.table(name),
             None => builder,
         };

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 /// Passwords of this process.
+// One list for the process: a password that one part knows may come back in an error of any other.
 static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Shorter ones are not looked for in texts, which would be full of them.
@@ -18,6 +19,7 @@ pub(crate) fn without_password(url: &str) -> String {
         shown.push('@');
     }
     shown.push_str(rest);
+    // Secret parameters are left out and not starred, so that what is shown can be copied as a URL.
     let kept: Vec<_> = parameters.into_iter().filter(|one| !is_secret(one)).collect();
     if !kept.is_empty() {
         shown.push('?');
@@ -61,6 +63,7 @@ pub(crate) fn keep_path(path: &str) {
 pub(crate) fn hide(text: &str) -> String {
     let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let meant = kept.iter().filter(|secret| secret.chars().count() >= SHORTEST);
+    // The longest first: a password that holds a shorter one would else keep its ends.
     meant.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
 }
 
@@ -71,6 +74,7 @@ impl<W: Write> Write for Hiding<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A password that is split over two calls would not be found. The log writes each line in one call.
         self.0.write_all(hide(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        // The length before the replacement, since the caller would write what it takes for the rest once more.
         Ok(bytes.len())
     }
 
@@ -101,6 +105,8 @@ impl<'u> Parts<'u> {
         if scheme == Some("sqlite") {
             return parts;
         }
+        // The text is taken apart by hand and not by a parser of URLs: one that is wrong has a password too, and is
+        // quoted in the error.
         if let Some(login_end) = login_end(rest) {
             let login = &rest[..login_end];
             parts.rest = &rest[login_end + 1..];
@@ -125,6 +131,7 @@ impl<'u> Parts<'u> {
 /// Returns the end of the user and password. A password in which `/` or `?` stands unescaped is one all the same.
 fn login_end(rest: &str) -> Option<usize> {
     let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    // The last one: a password may have an `@` that nobody has escaped.
     if let Some(at) = rest[..authority].rfind('@') {
         return Some(at);
     }
@@ -138,7 +145,9 @@ fn login_end(rest: &str) -> Option<usize> {
 
 fn is_secret(parameter: &str) -> bool {
     let name = parameter.split('=').next().unwrap_or_default();
+    // A driver decodes names before it looks at them, so this does as well.
     let name = decoded(name).to_ascii_lowercase();
+    // Each driver has names of its own, such as `sslpassword`, so parts of them are looked for.
     ["pass", "pwd", "secret", "token", "routing_key"].iter().any(|word| name.contains(word))
 }
 

@@ -29,6 +29,7 @@ where
         () = async {
             signals.next().await;
             say!("dlq: ending; once more to end at once");
+            // Work that has ended no longer listens, and its result is taken at once.
             let _ = ask.send(());
             // The second signal drops the work wherever it is, as the death of the process would.
             signals.next().await;
@@ -52,6 +53,7 @@ pub(crate) async fn beside<T, W: Future<Output = ()>>(
         drop(stop);
         served
     };
+    // Both are waited for: the work beside may have claimed or sent something that it still has to note.
     tokio::join!(serving, working).0
 }
 
@@ -92,6 +94,7 @@ impl Signals {
 
     #[cfg(not(unix))]
     pub(crate) async fn next(&mut self) {
+        // Without a handler the system's own way to end a process is left, which needs nothing of this.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -30,6 +30,7 @@ impl Via {
     pub(crate) fn cluster(&self, args: &BrokerArgs) -> Cluster {
         let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
         let transport = match scheme {
+            // TLS is a way to reach a cluster, and no part of the name by which letters know it.
             "tls" => "nats",
             "rediss" => "redis",
             scheme => scheme,
@@ -63,6 +64,7 @@ impl FromStr for Via {
         let is_known = ["nats://", "tls://", "kafka://", "redis://", "rediss://"]
             .iter()
             .any(|it| url.starts_with(it));
+        // The error quotes nothing of the text, which may hold a password.
         if !is_known || alias.is_some_and(|alias| alias.is_empty() || alias.contains('/')) {
             return Err("write nats://HOST:PORT, kafka://HOST:PORT or redis://HOST:PORT, with ALIAS= in front for a cluster \
                         that is not called default"
@@ -115,6 +117,8 @@ pub(crate) async fn outboxes(
         secret::keep(url);
         let shown = without_password(url);
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        // The brokers are connected to one after the other: the first that fails is named, and nothing has been sent
+        // yet.
         let added = match scheme {
             #[cfg(feature = "nats")]
             "nats" | "tls" => {
@@ -180,9 +184,12 @@ pub(crate) async fn survey(
     spec: &OperationSpec,
 ) -> Result<(), CliError> {
     let Some(filter) = waiting(spec.filter.clone()) else { return Ok(()) };
+    // Only the first are looked at. A survey of all letters would take as long as their replay, and most go to few
+    // places.
     let limit = spec.limit.map_or(LOOKED_AT, |limit| usize::try_from(limit).unwrap_or(LOOKED_AT));
     let limit = limit.min(LOOKED_AT);
     let page = PageRequest::new()
+        // The order in which an operation sends them.
         .order(Order::OldestFirst)
         .limit(u32::try_from(limit).unwrap_or(u32::MAX));
     let page = store.list(filter, page).await?;
@@ -198,6 +205,7 @@ pub(crate) async fn survey(
                     let cluster = Cluster::new(outbox.transport(), outbox.cluster());
                     by_cluster.entry(cluster).or_default().insert(to);
                 }
+                // They do not end the replay: the operation skips each and keeps the reason.
                 Err(why) => *unroutable.entry(why.to_string()).or_default() += 1,
             }
         }

@@ -22,6 +22,7 @@ pub(crate) fn refused(refusal: &Refusal) -> Response {
     let mut response = respond(status, "application/json", text);
     let headers = response.headers_mut();
     if status == StatusCode::UNAUTHORIZED {
+        // HTTP asks for it with 401, and browsers show no dialog for this scheme.
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     if let Some(seconds) = refusal.retry_after {
@@ -44,6 +45,7 @@ pub(crate) async fn stores(call: Call) -> Result<Response, Refusal> {
 pub(crate) async fn list(call: Call) -> Result<Response, Refusal> {
     let (filter, search) = filter::read_apart(&call).await?;
     let request = actions::page_request(&call)?;
+    // A list goes on by pages of what is stored, a search by what it has read, so they have different documents.
     if !search.is_empty() {
         return call::json(&actions::search(&call, &search, filter, request).await?);
     }
@@ -52,11 +54,13 @@ pub(crate) async fn list(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn letter(call: Call) -> Result<Response, Refusal> {
     let letter = actions::letter(&call).await?;
+    // The size is taken before the masks, as the mask of a payload has another one.
     let size = letter.message.payload().map(bytes::Bytes::len);
     let letter = call.masked(letter);
     if call.may(Role::Operate) {
         return call::json(&letter);
     }
+    // Masks come first and hiding second: both hold for the role `read`.
     let mut document = serde_json::to_value(hidden::letter(&letter)).unwrap_or_default();
     document["payload_size"] = json!(size);
     document["hidden"] = json!(hidden::FIELDS);
@@ -68,6 +72,8 @@ pub(crate) async fn payload(call: Call) -> Result<Response, Refusal> {
     let Some(payload) = letter.message.payload() else {
         return Err(Refusal::not_found("the message has no payload"));
     };
+    // Never the type of the payload, which may be HTML: a browser has to save it, and show nothing of it under our
+    // origin.
     let mut response = respond(StatusCode::OK, "application/octet-stream", payload.clone());
     let disposition =
         format!("attachment; filename=\"{}.payload\"", file_name(&letter.id.to_string()));
@@ -92,6 +98,7 @@ pub(crate) async fn undo(call: Call) -> Result<Response, Refusal> {
 }
 
 async fn edit_or_say(call: &Call, edited: actions::Edited) -> Result<Response, Refusal> {
+    // An edit that changes nothing would stand in the audit like a letter that was revealed.
     if call.params.is("dry-run") || !edited.is_change() {
         return call::json(&json!({ "edited": false, "letter": call.masked(edited.after) }));
     }
@@ -173,6 +180,7 @@ pub(crate) async fn plan(call: Call) -> Result<Response, Refusal> {
 pub(crate) async fn replay(call: Call) -> Result<Response, Refusal> {
     match actions::replay(&call, false).await? {
         (_, Some(operation)) => call::json(&operation),
+        // A program that replays what is left finds nothing in the end, which is no error.
         (plan, None) => call::json(&json!({ "id": null, "plan": plan })),
     }
 }

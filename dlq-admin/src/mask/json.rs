@@ -9,6 +9,7 @@ use super::MASK;
 use super::rule::{Path, Step, To};
 
 /// Depth of values that are looked into; what is deeper is not read as JSON.
+// The scan recurses, and a payload of brackets alone must not end the process by its depth.
 const DEEPEST: usize = 256;
 
 /// A payload with values replaced.
@@ -22,6 +23,8 @@ pub(super) struct Masked {
 /// Replaces the values that paths lead to; `None` for what is not JSON, or too deep.
 pub(super) fn masked(payload: &[u8], paths: &[Path]) -> Option<Masked> {
     let json = std::str::from_utf8(payload).ok()?;
+    // It is checked as a whole first, so that the scan below never meets text of which it could take a part for
+    // something else.
     serde_json::from_str::<IgnoredAny>(json).ok()?;
     let mut scan = Scan { json, at: 0, copied: 0, out: String::new(), idle: 0 };
     let steps: Vec<_> = paths.iter().map(Vec::as_slice).collect();
@@ -54,6 +57,7 @@ impl Scan<'_> {
             return None;
         }
         self.blanks();
+        // One rule that ends here is enough: what others would mask within goes with the whole value.
         if steps.iter().any(|left| left.is_empty()) {
             return self.replace(depth);
         }
@@ -77,6 +81,7 @@ impl Scan<'_> {
     /// Passes a value, and writes the mask in its place.
     fn replace(&mut self, depth: usize) -> Option<()> {
         let start = self.at;
+        // The value is passed by the same code without any steps, since only that knows where it ends.
         self.value(&[], depth)?;
         self.out.push_str(&self.json[self.copied..start]);
         self.out.push_str(&format!("\"{MASK}\""));
@@ -94,6 +99,7 @@ impl Scan<'_> {
                 b',' => self.at += 1,
                 _ => {
                     // The name may be written with escapes.
+                    // Read as it was written, `c\u0061rd` would slip through a rule for `card`.
                     let name = serde_json::from_str::<String>(self.string()).ok();
                     self.blanks();
                     // The colon.
@@ -144,6 +150,7 @@ impl Scan<'_> {
                     self.at += 1;
                     break;
                 }
+                // The escaped byte is skipped with its backslash. A `\u` leaves four digits, which are plain bytes.
                 b'\\' => self.at += 2,
                 _ => self.at += 1,
             }
@@ -163,6 +170,8 @@ fn next<'s>(steps: &[&'s [Step]], child: &Child<'_>) -> Vec<&'s [Step]> {
             (To::Element(one), Child::Element(other)) => one == other,
             _ => false,
         };
+        // A deep step is kept for the children also where it has led: a field of the name may lie within one of the same
+        // name.
         let onward = [leads.then_some(rest), step.is_deep.then_some(*steps)];
         for steps in onward.into_iter().flatten() {
             // Several ways to the same steps would multiply with the depth.

@@ -92,6 +92,7 @@ impl Mask {
         if let Some(payload) = message.payload() {
             masked = masked.with_payload(Some(self.payload(payload)));
         }
+        // A message without a key stays without one, which says nothing secret and means something to Kafka.
         if self.has_key && message.key().is_some() {
             masked = masked.with_key(MASK);
         }
@@ -113,6 +114,7 @@ impl Mask {
         ];
         let parts: Vec<_> = parts.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
         let mut masked = letter.clone().with_message(message);
+        // The mark travels with the letter, so that an export which is imported elsewhere is known to lack its values.
         masked.attributes.insert(MASKED.to_owned(), parts.join(", "));
         Some(masked)
     }
@@ -124,6 +126,7 @@ impl Mask {
         if entry.action != "edit" || self.is_empty() {
             return masked;
         }
+        // Stores write subjects as documents, and whatever is none quotes no message.
         let Ok(Value::Object(mut subject)) = serde_json::from_str(&entry.subject) else {
             return masked;
         };
@@ -152,6 +155,7 @@ impl Mask {
     /// there.
     #[must_use]
     pub fn is_written(&self, before: &Message, after: &Message) -> bool {
+        // They are counted and not only looked for, as a message may well hold the mask at a place that was always so.
         self.masks_in(after) > self.masks_in(before)
     }
 
@@ -172,12 +176,14 @@ impl Mask {
 
     /// Returns a payload as it may be seen.
     fn payload(&self, payload: &Bytes) -> Bytes {
+        // An empty payload is not JSON, and has nothing to mask.
         if self.paths.is_empty() || payload.is_empty() {
             return payload.clone();
         }
         match json::masked(payload, &self.paths) {
             Some(masked) => masked.text.into(),
             None => {
+                // The hash lets somebody see that two letters have the same payload without seeing it.
                 let hash = blake3::hash(payload).to_hex();
                 let size = payload.len();
                 format!("{MASK} {size} bytes that are not JSON, BLAKE3 {hash}").into()
@@ -187,6 +193,7 @@ impl Mask {
 
     fn headers(&self, headers: &Headers) -> Headers {
         let masked = headers.iter().map(|header| match &header.value {
+            // A header without a value is shown as such: that it has none is no secret.
             Some(_) if self.is_secret(&header.name) => Header {
                 name: header.name.clone(),
                 value: Some(Bytes::from_static(MASK.as_bytes())),

@@ -40,6 +40,7 @@ pub(super) struct HeaderName(Option<String>);
 impl HeaderName {
     /// Returns true if a header of this name is meant.
     pub(super) fn is(&self, name: &[u8]) -> bool {
+        // Clients of HTTP and NATS write the same header in several cases, and a mask must not depend on which.
         self.0.as_ref().is_none_or(|own| own.as_bytes().eq_ignore_ascii_case(name))
     }
 }
@@ -100,6 +101,7 @@ fn step(text: &str) -> Result<(Step, &str), &'static str> {
         (None, None) => (false, text),
     };
     let is_bracket = rest.starts_with('[');
+    // By RFC 9535 a bracket follows `..` or nothing, and never a single dot.
     if is_bracket && (is_deep || rest.len() == text.len()) {
         let (to, behind) = bracket(&rest[1..])?;
         return Ok((Step { is_deep, to }, behind));
@@ -110,6 +112,8 @@ fn step(text: &str) -> Result<(Step, &str), &'static str> {
     if let Some(behind) = rest.strip_prefix('*') {
         return Ok((Step { is_deep, to: To::Any }, behind));
     }
+    // All that is not plain has to be in quotes: a rule that is cut short would mask another field than its author
+    // thinks.
     let is_plain = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-');
     let end = rest.find(|char| !is_plain(char)).unwrap_or(rest.len());
     let (name, behind) = rest.split_at(end);

@@ -15,6 +15,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let found = actions::archived(&call).await?;
     let next = found.next.map(|cursor| {
         let cursor = cursor.to_string();
+        // The cursor of this page would be found before that of the next.
         let kept = call.params.without(&["cursor"]);
         call.at_store("archive", kept.into_iter().chain([("cursor", cursor.as_str())]))
     });
@@ -26,6 +27,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         @if found.letters.is_empty() {
             p { "No deleted letters on this page." }
         } @else if is_allowed {
+            // Only ids are sent: with nothing ticked the request is refused, since this route takes no `all`.
             form method="post" action=(call.at_store("restore", NO_QUERY)) {
                 (change_fields(&call.visitor))
                 (rows)

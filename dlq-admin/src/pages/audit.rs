@@ -15,6 +15,7 @@ use crate::shown::{audit_diff, audit_subject};
 /// Number of lines of an edit, and their length, on the page.
 const DIFF: (usize, usize) = (12, 160);
 /// Number of bytes of long texts on the page.
+// With notes and differences of full length a page of 500 entries would be megabytes, and slow in a browser.
 const ROOM: usize = 70 * 1024;
 /// Number of characters of a text for which there is no room any more.
 const SHORT: usize = 60;
@@ -45,6 +46,7 @@ const ACTIONS: [&str; 17] = [
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let limit = actions::limit(&call, actions::PAGE)?;
     let entries = actions::audit(&call).await?;
+    // A full page may be the last one too. Then the next one is empty, which costs less than to count all entries.
     let last = entries.last().filter(|_| entries.len() >= limit as usize);
     let next = last.map(|last| {
         let number = last.number.to_string();
@@ -91,6 +93,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
 
 /// Returns links to the days that people ask about, with everything else that was asked for.
 fn days(call: &Call) -> Markup {
+    // Timestamps are in UTC on every page, and so are days: people in two places have to mean the same one.
     let today = SystemClock.now().as_nanos().div_euclid(DAY);
     let start = |day: i64| Timestamp::from_nanos(day * DAY).to_string();
     let days = [
@@ -99,6 +102,7 @@ fn days(call: &Call) -> Markup {
         ("Yesterday", vec![("since", start(today - 1)), ("until", start(today))]),
         ("The last 7 days", vec![("since", start(today - 6))]),
     ];
+    // A page of one day says nothing of where another begins, so `before` goes too.
     let kept = call.params.without(&["since", "until", "before"]);
     let link = |day: &[(&'static str, String)]| {
         let day = day.iter().map(|(name, value)| (*name, value.as_str()));
@@ -123,6 +127,7 @@ fn days(call: &Call) -> Markup {
 pub(crate) fn table_of(call: &Call, entries: &[AuditEntry], mut room: usize) -> Markup {
     let is_whole = call.may(Role::Operate);
     let mut fitted = |text: &str, most: usize| {
+        // Texts that come after the room is used up are shortened and never left out: each entry stays in the audit.
         let shown = cut(text, if room > 0 { most } else { SHORT });
         // Escapes count as well.
         room = room.saturating_sub(html! { (shown) }.into_string().len());
@@ -138,6 +143,7 @@ pub(crate) fn table_of(call: &Call, entries: &[AuditEntry], mut room: usize) -> 
                 td.wide {
                     @let (subject, has_room) = fitted(&audit_subject(entry), 300);
                     (subject)
+                    // A difference quotes payloads, which the role `read` does not see.
                     @if is_whole && has_room { (diff_of(entry, &mut fitted)) }
                 }
                 td.wide { @if let Some(note) = &entry.by.note { (fitted(note, 300).0) } }
@@ -160,6 +166,7 @@ fn diff_of(entry: &AuditEntry, fitted: &mut impl FnMut(&str, usize) -> (String, 
             pre.diff tabindex="0" {
                 @for line in lines.iter().take(DIFF.0) {
                     @let (line, _) = fitted(line, DIFF.1);
+                    // Escapes make a line longer than it was cut to, so this limit is twice as high.
                     (diff_line(&line, DIFF.1 * 2))
                 }
                 @if lines.len() > DIFF.0 { (lines.len() - DIFF.0) " more lines\n" }

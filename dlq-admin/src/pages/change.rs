@@ -44,6 +44,8 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         ),
         _ => return Err(Refusal::invalid("`verb` is quarantined, pending, resolved or delete")),
     };
+    // The route takes `operate`, as marks do. The deletion itself is a route of its own for `admin`; this keeps its form
+    // from those whom it would refuse.
     if path == "delete" && !call.may(Role::Admin) {
         return Err(Refusal::forbidden("only the role `admin` deletes letters"));
     }
@@ -63,6 +65,8 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         } @else {
             form.narrow method="post" action=(call.at_store(path, NO_QUERY)) {
                 (change_fields(&call.visitor))
+                // The filter that was read is written back and not the one that was sent: ids that were found and the
+                // end in time are in it.
                 (hidden(filter::params(&chosen.filter)))
                 (hidden(mark))
                 (hidden(all))
@@ -73,6 +77,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
                     }
                 }
                 (note("note"))
+                // The number is typed rather than sent along, so that somebody has read it.
                 (expect(chosen.count))
                 button.danger type="submit" { (title) }
             }

@@ -11,11 +11,13 @@ const BAR: usize = 3;
 /// Height of the highest bar.
 const HIGHEST: u64 = 60;
 /// Height of the line between what came and what was resolved.
+// The room above the highest bar is for the dates.
 const LINE: u64 = HIGHEST + 14;
 const HEIGHT: u64 = LINE + HIGHEST + 4;
 
 /// Returns the chart of these hours, and the same as a table; `id` is the beginning of the ids of its parts.
 pub(crate) fn by_hour(id: &str, hours: &Hours) -> Markup {
+    // Both halves have one scale, so that what is resolved can be compared with what came.
     let most = hours.stored.iter().chain(&hours.resolved).copied().max().unwrap_or(0);
     let (stored, resolved) = (hours.stored.iter().sum::<u64>(), hours.resolved.iter().sum::<u64>());
     let days = hours.stored.len() / 24;
@@ -24,6 +26,7 @@ pub(crate) fn by_hour(id: &str, hours: &Hours) -> Markup {
         @if most == 0 {
             p { "No letter was stored or resolved in the last " (days) " days." }
         } @else {
+            // Drawn here and without a library: the policy allows no foreign script, and no style of an element.
             svg.chart viewBox={ "0 0 " (hours.stored.len() * HOUR) " " (HEIGHT) } role="img" aria-labelledby=(title) {
                 title id=(title) {
                     "Letters by hour in the last " (days) " days: " (stored) " stored, " (resolved) " resolved, at most " (most) " in an hour"
@@ -61,6 +64,7 @@ fn hour(hours: &Hours, index: usize, most: u64) -> Markup {
 
 /// Returns the height of a bar. Few letters beside many are seen all the same.
 fn height(letters: u64, most: u64) -> u64 {
+    // The product of a count and a height may be larger than 64 bits hold.
     (u128::from(letters) * u128::from(HIGHEST))
         .div_ceil(u128::from(most.max(1)))
         .try_into()

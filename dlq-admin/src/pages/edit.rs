@@ -13,6 +13,7 @@ use crate::params::{Parameter, Params};
 use crate::refusal::Refusal;
 
 /// Number of bytes of a payload that is edited on the page.
+// The payload goes through a text field and comes back in Base64, which is a third longer, with the form of the preview.
 const LARGEST: usize = 48 * 1024;
 /// Number of lines of a difference, and their length, on the page.
 const DIFF: (usize, usize) = (200, 240);
@@ -45,6 +46,7 @@ fn editable(letter: &DeadLetter) -> Result<(&str, LineEnds), &'static str> {
         return Err("it has characters that a browser does not keep");
     }
     let (pairs, breaks) = (text.matches("\r\n").count(), text.matches('\n').count());
+    // A field of a form has one kind of line ends, so that only a payload with one kind can be given back byte for byte.
     match text.matches('\r').count() {
         0 => Ok((text, LineEnds::Lf)),
         returns if returns == pairs && pairs == breaks => Ok((text, LineEnds::CrLf)),
@@ -63,6 +65,7 @@ fn typed(text: &str, ends: LineEnds) -> String {
 
 pub(crate) async fn form(call: Call) -> Result<Response, Refusal> {
     let letter = actions::letter(&call).await?;
+    // An edit of what is shown masked would write the mask over the values.
     if call.is_masked(&letter) {
         let body = html! {
             h1 { "Edit letter " code { (short(&letter.id)) } }
@@ -77,6 +80,7 @@ pub(crate) async fn form(call: Call) -> Result<Response, Refusal> {
 
 /// Returns the form with the letter as it is.
 pub(super) async fn show_form(call: &Call, letter: &DeadLetter) -> Result<Response, Refusal> {
+    // An undo that cannot be made is only not offered: the edit itself needs none.
     let undo = actions::undo(call).await.ok().filter(Edited::is_change);
     let id = letter.id;
     let body = html! {
@@ -85,6 +89,8 @@ pub(super) async fn show_form(call: &Call, letter: &DeadLetter) -> Result<Respon
         p { "What is changed is shown before it is saved. A replay sends what was edited; the audit keeps what was before." }
         form method="post" action=(call.at_store(&format!("letters/{id}/edit"), NO_QUERY)) {
             (csrf(&call.visitor))
+            // It names the payload and key that are looked at, so that an edit made meanwhile by somebody else is not
+            // overwritten.
             input type="hidden" name="binding" value=(Binding::of(&id, &letter.message));
             (payload_fields(letter))
             div.field {
@@ -124,6 +130,8 @@ fn payload_fields(letter: &DeadLetter) -> Markup {
     html! {
         fieldset {
             legend { "Payload" }
+            // A payload that the field cannot hold is kept unless something else is chosen: an empty field must not
+            // replace it.
             label.check { input type="radio" name="mode" value="keep" checked[found.is_err()]; " keep it" }
             label.check { input type="radio" name="mode" value="text" checked[found.is_ok()]; " replace it by this text" }
             label.check { input type="radio" name="mode" value="none"; " take it away: a tombstone" }
@@ -150,11 +158,14 @@ fn difference(call: &Call, edited: &Edited) -> Markup {
 
 /// Returns the lines with the part in front of their first difference left out, where it would hide the difference.
 fn focused(lines: &[String]) -> Vec<String> {
+    // Removed and added lines are compared in pairs, which fits a change within one long line, such as JSON without
+    // breaks.
     let (removed, added) = (of_sign(lines, '-'), of_sign(lines, '+'));
     let mut out = lines.to_vec();
     for (one, other) in removed.into_iter().zip(added) {
         let common = lines[one][1..].chars().zip(lines[other][1..].chars());
         let common = common.take_while(|(before, after)| before == after).count();
+        // As long as the difference lies within the first half of what is shown, the line needs no other beginning.
         if common <= DIFF.1 / 2 {
             continue;
         }
@@ -173,6 +184,7 @@ fn of_sign(lines: &[String], sign: char) -> Vec<usize> {
 
 /// Shows what an edit would change. Saves nothing.
 pub(crate) async fn preview(mut call: Call) -> Result<Response, Refusal> {
+    // The fields of the form become the parameters of the HTTP interface, so that both make an edit by the same code.
     call.params = edit_params(&call.params)?;
     let edited = actions::edit(&call).await?;
     let id = edited.before.id;
@@ -184,6 +196,7 @@ pub(crate) async fn preview(mut call: Call) -> Result<Response, Refusal> {
             (difference(&call, &edited))
             form.narrow method="post" action=(call.at_store(&format!("letters/{id}/save"), NO_QUERY)) {
                 (change_fields(&call.visitor))
+                // These three belong to one request, and the next form has its own.
                 (hidden(call.params.without(&["csrf", "idempotency-key", "note"])))
                 (note("note"))
                 button type="submit" { "Save" }
@@ -216,6 +229,7 @@ fn edit_params(form: &Params) -> Result<Params, Refusal> {
     for line in lines("remove") {
         add("remove-header", line.trim().to_owned());
     }
+    // Values may begin or end with blanks, so these lines are taken as they are.
     for line in lines("set") {
         add("header", line.to_owned());
     }
@@ -243,6 +257,7 @@ async fn finish(call: &Call, edited: Edited) -> Result<Response, Refusal> {
     if edited.is_change() {
         let _ = edited.make(call).await?;
     }
+    // After a redirect a reload shows the letter again instead of sending the edit again.
     see_other(&letter_link(call, &id))
 }
 

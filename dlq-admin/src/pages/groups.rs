@@ -185,6 +185,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
             "`fingerprint` names no single group; see the list of groups",
         ));
     };
+    // Two are enough to see whether several consumers have letters of this fingerprint.
     let groups = store.triaged_groups(filter.clone(), 2).await?;
     let samples = store.list(filter.clone(), PageRequest::new().limit(SAMPLES)).await?;
     let Some(first) = groups.first() else {
@@ -220,6 +221,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
             ("first stored", time(seen.0)),
             ("last stored", time(seen.1)),
         ]))
+        // A decision is about one consumer's group, so there is no form where the filter means several.
         @if groups.len() == 1 { (known(&call, first)) }
         (conditions(&call, &filter::params(&filter), None))
         section aria-labelledby="trend" {
@@ -261,6 +263,7 @@ fn common(samples: &[LetterSummary]) -> Markup {
         if let Some(partition) = letter.origin.partition() {
             add("partition", partition.to_string());
         }
+        // Attributes come from messages, and a letter with thousands of them must not fill the page.
         for (name, value) in letter.attributes.iter().take(20) {
             add(&format!("attribute {name}"), value.clone());
         }
@@ -274,6 +277,7 @@ fn common(samples: &[LetterSummary]) -> Markup {
                     dt { (cut(name, 60)) }
                     dd {
                         @match of_name.iter().next() {
+                            // A field that some of the samples lack is not common to them, although it has one value.
                             Some((value, count)) if of_name.len() == 1 && *count == all => (cut(value, 120)),
                             _ => span.muted { (of_name.len()) " values" },
                         }

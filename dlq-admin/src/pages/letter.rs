@@ -17,6 +17,7 @@ use crate::refusal::Refusal;
 use crate::shown::{bytes, indented};
 
 /// Number of bytes of a payload on the page.
+// A page stays quick to load and to read; the whole payload is a download.
 const PAYLOAD: usize = 8 * 1024;
 /// Number of bytes of them as hexadecimal digits, which take more room.
 const HEX: usize = 4 * 1024;
@@ -27,10 +28,12 @@ const TEXT: usize = 160;
 /// Number of attributes on the page.
 const ATTRIBUTES: usize = 20;
 /// Most bytes of an attribute or a key that has a link, which has them as well.
+// Servers and proxies refuse long URLs.
 const LINKED: usize = 500;
 /// Number of bytes of the texts on the page of one attempt.
 const ATTEMPT: usize = 24 * 1024;
 /// Number of the first and of the latest attempts on the page.
+// The first attempts show how it began and the latest how it stands; those in between mostly repeat them.
 const ATTEMPTS: (usize, usize) = (3, 12);
 /// Number of bytes of long texts of entries of the audit on the page.
 const DONE: usize = 10 * 1024;
@@ -38,6 +41,7 @@ const DONE: usize = 10 * 1024;
 const ENTRIES: u32 = 20;
 
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
+    // Masked before anything of it is shown, so that no part of the page has to think of it.
     let letter = call.masked(actions::letter(&call).await?);
     let is_shown = call.may(Role::Operate);
     show_letter(&call, &letter, is_shown).await
@@ -45,6 +49,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn reveal(call: Call) -> Result<Response, Refusal> {
     let letter = actions::reveal(&call).await?;
+    // The form of the edit has the whole payload, which a lower role is not shown by a reveal where rules mask it.
     if call.params.text("then") == Some("edit") && call.may(Role::Admin) {
         return edit::show_form(&call, &letter).await;
     }
@@ -56,6 +61,7 @@ async fn show_letter(
     letter: &DeadLetter,
     is_shown: bool,
 ) -> Result<Response, Refusal> {
+    // The audit is read after the reveal was written, so that the page shows its own entry.
     let entries = actions::audit_of(call, letter, ENTRIES).await?;
     let body = html! {
         h1 { "Letter " code { (letter.id) } }
@@ -95,6 +101,7 @@ fn actions_on(call: &Call, letter: &DeadLetter) -> Markup {
                 li { a.button href=(call.at_store(&format!("letters/{id}/edit"), NO_QUERY)) { "Edit" } }
                 li { a.button.danger href=(change("delete")) { "Delete" } }
             }
+            // The link is safe for every role: the interface hides and masks by the role of who asks.
             li { a href=(json_link(call, letter)) { "The whole letter as JSON" } }
         }
     }
@@ -179,6 +186,7 @@ fn origin(call: &Call, letter: &DeadLetter, is_shown: bool) -> Markup {
     }
     if is_shown {
         if let Some(key) = message.key() {
+            // The filter takes texts, so a key of other bytes has no link.
             let text = std::str::from_utf8(key).ok();
             let linked = text.filter(|text| !text.is_empty() && text.len() <= LINKED);
             let link = linked.map(|text| call.at_store("letters", [("key", text)]));
@@ -190,6 +198,7 @@ fn origin(call: &Call, letter: &DeadLetter, is_shown: bool) -> Markup {
                 },
             ));
         }
+        // The trace is the value of a header, and values of headers are hidden from the role `read`.
         if let Some(trace) = trace_id(letter) {
             rows.push(("trace", html! { code { (trace) } }));
         }
@@ -214,6 +223,7 @@ fn origin(call: &Call, letter: &DeadLetter, is_shown: bool) -> Markup {
 /// The id of the trace that the producer's header of the W3C names.
 fn trace_id(letter: &DeadLetter) -> Option<&str> {
     let id = letter.message.headers().get_str("traceparent")?.split('-').nth(1)?;
+    // Producers may write anything into the header; only what has the form of an id is shown as one.
     (id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
 }
 
@@ -257,6 +267,7 @@ fn attempt_of(call: &Call, letter: &DeadLetter, index: usize, attempt: &Attempt)
 
 pub(crate) async fn attempt(call: Call) -> Result<Response, Refusal> {
     let letter = actions::letter(&call).await?;
+    // What is no number names no attempt, and is answered like a number that is too high.
     let index: usize = call.path("n").parse().unwrap_or(usize::MAX);
     let Some(attempt) = letter.history.attempts().get(index) else {
         return Err(Refusal::not_found("the letter has no such attempt"));
@@ -264,6 +275,7 @@ pub(crate) async fn attempt(call: Call) -> Result<Response, Refusal> {
     let failure = &attempt.failure;
     let mut room = ATTEMPT;
     let mut text = |text: &str| {
+        // One room for all texts: a chain of a hundred long messages must not make a page of megabytes.
         let shown = cut_lines(text, room);
         room = room.saturating_sub(shown.len());
         lines(&shown)
@@ -342,6 +354,7 @@ fn payload(call: &Call, letter: &DeadLetter) -> Markup {
     html! {
         p { (payload.len()) " bytes" @if is_cut { ", of which the beginning is shown" } "." }
         ul.actions aria-label="Views" {
+            // The views are links, and a GET of the role `read` would show the letter concealed again.
             @if call.may(Role::Operate) {
                 @for name in ["json", "text", "hex"] {
                     li { a href=(call.at_store(&format!("letters/{}", letter.id), [("view", name)])) aria-current=[(name == view).then_some("true")] { (name) } }

@@ -18,10 +18,13 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let (filter, search) = filter::read_apart(&call).await?;
     let request = actions::page_request(&call)?;
     let request = request.limit(request.limit.min(ROWS));
+    // Links carry the filter as it was read, in which an age has become a time: the next page goes on with the same
+    // letters.
     let mut query = filter::params(&filter);
     query.extend(filter::search_params(&search));
     let (found, heading, is_any) = if search.is_empty() {
         let found = store.list(filter.clone(), request).await?;
+        // The number is not capped: buttons below act on all letters that match.
         let count = store.count(filter).await?;
         (found, html! { strong { (count) } " letters match" }, count > 0)
     } else {

@@ -10,6 +10,7 @@ use crate::door::{self, COOKIE};
 use crate::refusal::Refusal;
 
 pub(crate) async fn form(call: Call) -> Result<Response, Refusal> {
+    // Without tokens there is nothing to type here, and a form that never lets anybody in would only puzzle.
     if !matches!(call.console.access.0, Kind::Tokens(_)) || call.visitor.has_session {
         return to_overview(&call.console, &call.root);
     }
@@ -24,6 +25,7 @@ fn show(call: &Call, refusal: Option<&Refusal>) -> Response {
             (csrf(&call.visitor))
             div.field {
                 label for="token" { "Token" }
+                // Named so for password managers, which then keep the token.
                 input id="token" name="token" type="password" required autocomplete="current-password";
             }
             button type="submit" { "Log in" }
@@ -45,6 +47,7 @@ pub(crate) async fn login(call: Call) -> Result<Response, Refusal> {
     let secret = call.params.text("token").unwrap_or_default().trim();
     let token = match door::guess(&call.console, tokens, call.source, secret.as_bytes()) {
         Ok(token) => token,
+        // The form is shown again, with the status of the refusal for programs and for logs of proxies.
         Err(refusal) => return Ok(show(&call, Some(&refusal))),
     };
     // A session that somebody else may have put into this browser ends with the login.
@@ -62,6 +65,7 @@ pub(crate) async fn login(call: Call) -> Result<Response, Refusal> {
 }
 
 pub(crate) async fn logout(call: Call) -> Result<Response, Refusal> {
+    // The session ends here and not only in the browser, so that a copy of the cookie is worth nothing.
     if let Some(id) = door::session_id(&call.headers) {
         call.console.sessions.end(id);
     }
@@ -73,8 +77,10 @@ pub(crate) async fn logout(call: Call) -> Result<Response, Refusal> {
 /// Without a path the cookie is of the folder of the login page: the place where the router is mounted, also behind a proxy
 /// that cuts it off.
 fn set_cookie(call: &Call, response: &mut Response, cookie: &str) -> Result<(), Refusal> {
+    // Whoever forges this header only keeps their own browser from sending the cookie without TLS.
     let proto = call.headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
     let secure = if proto == Some("https") { "; Secure" } else { "" };
+    // The script never needs the cookie, and no link of another site has to work while somebody is logged in.
     let cookie = format!("{cookie}; HttpOnly; SameSite=Strict{secure}");
     let value = HeaderValue::from_str(&cookie)
         .map_err(|_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no session can be begun"))?;

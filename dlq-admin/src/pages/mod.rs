@@ -64,6 +64,7 @@ pub(crate) fn refused(
     let has_login = matches!(console.access.0, crate::access::Kind::Tokens(_));
     if refusal.status == StatusCode::UNAUTHORIZED
         && has_login
+        // A visitor who is known and still refused would be sent back and forth between the login and this page.
         && visitor.is_none()
         && let Ok(response) = see_other(&format!("{root}login"))
     {
@@ -80,6 +81,7 @@ pub(crate) fn refused(
     };
     let body = html! {
         h1 { (title) }
+        // Messages may quote what a client sent, so they are cut and made visible like texts of letters.
         p.error role="alert" { (cut(&refusal.message, 2_000)) }
         p { a href=(overview_link(console, root)) { "To the overview" } }
     };
@@ -136,6 +138,7 @@ fn frame(
     store: Option<&str>,
     body: Markup,
 ) -> Markup {
+    // Names of stores are for those who were let in.
     let known = visitor.filter(|visitor| visitor.name != "nobody");
     html! {
         (DOCTYPE)
@@ -146,6 +149,7 @@ fn frame(
                 meta name="robots" content="noindex";
                 title { (cut(title, 80)) @if let Some(store) = store { " · " (cut(store, 40)) } " · dlq" }
                 link rel="stylesheet" href={ (root) "assets/style.css" };
+                // Both files are our own, as the policy demands; the script only updates what a page shows already.
                 script src={ (root) "assets/console.js" } defer {}
             }
             body {

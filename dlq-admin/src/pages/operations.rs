@@ -73,6 +73,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
     let store = call.store.as_ref().map_or("", |(name, _)| name);
     let events =
         call.link(&format!("api/v1/{}/operations/{}/events", segment(store), operation.id));
+    // An operation that has ended has no more news, and a listener would take one of few places.
     let events = (!operation.state.is_final()).then_some(events);
     let unattended = call.letters()?.unattended_in(&operation).await?;
     let body = html! {
@@ -104,6 +105,7 @@ fn progress(operation: &Operation) -> Markup {
             ": " strong data-live="done" { (progress.done()) } " of "
             span data-live="operation.progress.total" { (progress.total) } " letters have an outcome"
         }
+        // A bar whose maximum is zero is not valid, as of an operation that is still being prepared.
         progress value=(progress.done()) max=(progress.total.max(1)) data-live="done" aria-label="Letters with an outcome" {}
         ul.counts aria-label="Letters by outcome" {
             @for outcome in ItemOutcome::ALL {
@@ -132,6 +134,8 @@ fn steering(call: &Call, operation: &Operation) -> Markup {
         (Control::Cancel, "Cancel for good"),
     ];
     let of_state = verbs.iter().filter(|(control, _)| {
+        // The rules of the operation itself say which button would do something, so that the page cannot differ from the
+        // store.
         operation.steer(*control).is_some_and(|next| next != operation.state)
     });
     let of_state: Vec<_> = of_state.collect();
@@ -146,6 +150,8 @@ fn steering(call: &Call, operation: &Operation) -> Markup {
             p { a.button href=(rest) { "Replay what was not sent" } }
         }
         @if let (true, Some((first, _))) = (call.may(Role::Operate), of_state.first()) {
+            // One form for all buttons, each with its own action, so that the reason is typed once; Enter in its field
+            // presses the first.
             form.narrow method="post" action=(action(*first)) {
                 (change_fields(&call.visitor))
                 (note("note"))

@@ -24,11 +24,13 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let next_due = letters.store().next_due(Vec::new()).await?;
     let running: Vec<_> = letters.operations(50).await?;
     let running: Vec<_> = running.into_iter().filter(|one| !one.state.is_final()).collect();
+    // Older groups that nobody looked at are on their own page; here is what is new to whoever comes on call.
     let day = Filter::new().since(SystemClock.now().before(DAY));
     let groups = actions::groups(&call, day, 10).await?.shown;
     let (present, now) = letters.consumers().await?;
     let gone_count = present.iter().filter(|it| !it.is_alive(now)).count();
     let store = call.store.as_ref().map_or("", |(name, _)| name);
+    // It is the most expensive part of the page, so it may be half a minute old.
     let week = call.console.trends.week(store, letters).await?;
     let events = call.link(&format!("api/v1/{}/events", segment(store)));
     let body = html! {

@@ -55,6 +55,7 @@ pub(crate) fn csrf(visitor: &Visitor) -> Markup {
 pub(crate) fn change_fields(visitor: &Visitor) -> Markup {
     html! {
         (csrf(visitor))
+        // Without random bytes the form has no key and works all the same; sent twice, it would be carried out twice.
         @if let Ok(key) = random::text() { input type="hidden" name="idempotency-key" value=(key); }
     }
 }
@@ -80,6 +81,7 @@ pub(crate) fn note_so_far(id: &str, so_far: Option<&str>) -> Markup {
     html! {
         div.field {
             label for=(id) { "Reason, kept in the audit" }
+            // A browser must not offer the reasons of others who used the same machine.
             input id=(id) name="note" value=[so_far] required maxlength="1000" autocomplete="off";
         }
     }
@@ -103,6 +105,7 @@ pub(crate) fn expect(count: u64) -> Markup {
     html! {
         div.field {
             label for="expect" { "Type " strong { (count) } " to confirm" }
+            // A number that the browser fills in was not read by anybody.
             input id="expect" name="expect" required inputmode="numeric" pattern="[0-9]+" autocomplete="off";
         }
     }
@@ -120,6 +123,7 @@ pub(crate) fn short(id: &impl ToString) -> String {
 
 /// Returns a table, each row of which is a list of labelled values where the window is narrow.
 pub(crate) fn table(label: &str, head: &[&str], rows: Markup) -> Markup {
+    // The cells are labelled here and not in each page, where one would be forgotten when a column is added.
     let (rows, numbers) = labelled(&rows.into_string(), head);
     html! {
         div.table role="region" aria-label=(label) tabindex="0" {

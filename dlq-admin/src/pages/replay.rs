@@ -28,6 +28,7 @@ const OPTIONS: [(&str, &str, &str); 4] = [
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let call = filled_in(call);
     let Planned { spec, plan, unattended } = actions::plan(&call).await?;
+    // The filter of the plan ends before now, so that letters which come while somebody reads are not sent along.
     let filter = filter::params(&spec.filter);
     let all = call.params.is("all").then_some(("all", "true"));
     let canary_wait = call.params.text("canary-wait").map(|wait| ("canary-wait", wait));
@@ -55,6 +56,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
                 }
             }
             (destination(&call))
+            // Neither a reason nor a number is needed to look, so the browser does not ask for them.
             button type="submit" formaction=(call.at_store("plan", NO_QUERY)) formnovalidate { "Show what would be sent" }
             @if plan.count > 0 {
                 h2 { "Send" }
@@ -129,6 +131,7 @@ pub(crate) async fn start(call: Call) -> Result<Response, Refusal> {
         (_, Some(operation)) => {
             see_other(&call.at_store(&format!("operations/{}", operation.id), NO_QUERY))
         }
+        // The page offered letters, so others have taken them since.
         (_, None) => Err(Refusal::conflict("no letter can be sent back any more; look again")),
     }
 }

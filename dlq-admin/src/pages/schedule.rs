@@ -21,8 +21,10 @@ const OPERATIONS: u32 = 100;
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let letters = call.letters()?;
     let due = letters.store().due(OVERDUE).await?;
+    // No consumer is named, which means all of them.
     let next_due = letters.store().next_due(Vec::new()).await?;
     let retrying = Filter::new().with_status(Status::Retrying);
+    // Stores list letters by the time of storing and not by when they are due, so the first are sorted here.
     let oldest = PageRequest::new().limit(LETTERS).order(Order::OldestFirst);
     let found = letters.list(retrying, oldest).await?;
     let has_more = found.next.is_some();
@@ -71,6 +73,7 @@ fn paced(call: &Call, operations: &[Operation]) -> Markup {
     let now = SystemClock.now();
     let paced: Vec<_> = operations
         .iter()
+        // An operation without a rate ends when its consumers have taken its letters, which nobody can foretell.
         .filter_map(|it| Some((it, it.spec.pace?, it.estimated_end(now)?)))
         .collect();
     let rows = html! {

@@ -54,6 +54,8 @@ fn text(value: &Value) -> Option<Bytes> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(Bytes::from(text.clone())),
+        // The audit keeps the first bytes of a long payload with its length and hash, and these are what can be
+        // compared.
         cut if cut.get("start").is_some() => {
             let start = text(&cut["start"]).unwrap_or_default();
             let more = format!("… of {} bytes, BLAKE3 {}", cut["length"], cut["blake3"]);
@@ -71,6 +73,7 @@ pub fn audit_subject(entry: &AuditEntry) -> String {
     };
     if entry.action == "edit" {
         let letter = subject.get("letter").and_then(Value::as_str).unwrap_or_default();
+        // Names alone: this line is shown to the role `read`, too.
         let names = subject.get("headers").and_then(Value::as_array).into_iter().flatten();
         let names = names.map(|header| format!("header {}", word(&header["name"])));
         let payload = subject.contains_key("payload").then(|| "payload".to_owned());

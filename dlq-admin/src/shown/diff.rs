@@ -8,12 +8,14 @@ use super::{bytes, escape, indented};
 /// Number of lines around a change that are shown.
 const AROUND: usize = 3;
 /// Number of lines of a change that are shown.
+// A replaced payload of megabytes would else be printed twice, line by line.
 const MOST: usize = 200;
 
 /// Returns the differences of two messages, line by line: `-` before, `+` after.
 #[must_use]
 pub fn diff(before: &Message, after: &Message) -> Vec<String> {
     let mut lines = Vec::new();
+    // Bytes are compared and not texts, so that no difference is lost where two of them look alike.
     if before.payload() != after.payload() {
         lines.push("payload".to_owned());
         let (old, new) = texts(before.payload(), after.payload());
@@ -62,6 +64,7 @@ fn changes(before: &[String], after: &[String], lines: &mut Vec<String>) {
     let common = |pairs: &mut dyn Iterator<Item = (&String, &String)>| {
         pairs.take_while(|(one, other)| one == other).count()
     };
+    // A common beginning and end is enough for an edit by hand; a real diff of large payloads could take quadratic time.
     let start = common(&mut before.iter().zip(after));
     // The common end is looked for behind the common beginning, so that no line counts as both.
     let end = common(&mut before[start..].iter().rev().zip(after[start..].iter().rev()));

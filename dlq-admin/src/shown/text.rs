@@ -58,6 +58,7 @@ pub fn bytes(bytes: &Bytes, multiline: bool) -> String {
         Ok(text) if multiline => text.split('\n').map(escape).collect::<Vec<_>>().join("\n"),
         Ok(text) => escape(text),
         Err(_) => {
+            // Hexadecimal digits take twice the room, and nobody reads more of them.
             let shown = &bytes[..bytes.len().min(4096)];
             let mut out = String::from("hex:");
             for byte in shown {

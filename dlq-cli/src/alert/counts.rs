@@ -34,6 +34,8 @@ impl Counts {
     fn add(&self, what: usize, format: &'static str, alerts: usize) {
         let place = FORMATS.iter().position(|it| *it == format).unwrap_or_default();
         self.0[what][place].fetch_add(alerts as u64, Ordering::Relaxed);
+        // Both are counted: `dlq serve` makes a recorder for each look and reads its own totals, an ingest has a global
+        // recorder.
         count([SENT, FAILED, DROPPED][what], format, alerts);
     }
 

@@ -41,19 +41,23 @@ use crate::error::{CliError, chain};
 /// Time for which a claim is good: longer than sending takes.
 const LEASE: Duration = Duration::from_secs(120);
 /// Groups are looked at in which something was stored or died in this time.
+// It bounds the reading, and for how long an alert that nobody accepts stays due.
 const REACH: Duration = Duration::from_secs(3 * 24 * 3600);
 /// Number of groups, largest first, that are looked at.
 const GROUPS: u32 = 2_000;
 /// Number of fingerprints in one filter.
+// Databases bound the parameters of a query, and there may be thousands of fingerprints.
 const CHUNK: usize = 100;
 /// Number of alerts for one receiver in a round of one message, and in a round of a message for each.
 const DIGEST: usize = 100;
+// Each is a request of its own, and a round should end before the claims do that it began with.
 const EVENTS: usize = 20;
 /// Time limit of one request to the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest pause after an alert that was not accepted.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
 /// Time limit for what is being sent when the process is asked to end.
+// Orchestrators kill a process some 30 s after they asked it to end. A claim that is left then ends by itself.
 const REST: Duration = Duration::from_secs(15);
 /// The shortest interval.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -111,6 +115,7 @@ impl GroupAlerts<()> {
         shown: &str,
         counts: &Arc<Counts>,
     ) -> Result<Option<Self>, CliError> {
+        // A set: the same receiver named twice would be told twice.
         let texts: BTreeSet<_> = args.alert.iter().filter(|text| !text.is_empty()).collect();
         if texts.is_empty() {
             return Ok(None);
@@ -145,6 +150,7 @@ impl<S: StoreSource> GroupAlerts<S> {
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         let mut ticks = interval(self.every);
+        // A round that took long is followed by a whole pause and not by a burst.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -152,6 +158,8 @@ impl<S: StoreSource> GroupAlerts<S> {
                 () = &mut stop => return,
                 _ = ticks.tick() => {}
             }
+            // A round is not dropped when the process is asked to end: an alert that was accepted has to be noted, or it
+            // is sent again.
             let mut round = pin!(self.round());
             tokio::select! {
                 _ = &mut round => {}
@@ -185,10 +193,13 @@ impl<S: StoreSource> GroupAlerts<S> {
     async fn attempt(&mut self) -> Result<bool, String> {
         let store = self.source.store().await.map_err(CliError::into_message)?;
         let now = SystemClock.now();
+        // The groups are read once for all receivers; what each of them has had is in the record of the group.
         let candidates = within(candidates(&store, now)).await?;
         let mut is_told = true;
         for outbound in &mut self.outbound {
             let at = AlertStore { store: &store, shown: &self.shown, holder: &self.holder };
+            // A receiver that does not accept does not keep others from being told. Only an error of the store ends the
+            // round.
             is_told &= outbound.tell(at, &candidates, now).await?;
         }
         Ok(is_told)
@@ -223,23 +234,36 @@ impl Outbound {
         candidates: &[Candidate],
         now: Timestamp,
     ) -> Result<bool, String> {
+        // What was accepted in an earlier round is noted before anything else, as it would count as due and be sent
+        // again.
         self.note(at).await?;
+        // What is due is decided from the records that were just read, in which other processes note what they have
+        // told.
         let mut due = self.due(candidates, now);
+        // This comes before the pause is looked at, so that an alert which ceases to be due during the pause is counted
+        // too.
         self.count_dropped(candidates, &due);
         if due.is_empty() || self.not_before.is_some_and(|time| time > Instant::now()) {
+            // A one-shot run has to know that something is due and was not told.
             return Ok(due.is_empty());
         }
         let per_message = self.receiver.alerts_per_message();
+        // The rest stays due in the store and is told in the next round, the most urgent first.
         due.truncate(if per_message == 1 { EVENTS } else { DIGEST });
+        // All are claimed before the first is sent, so that a digest of many is one message and not one for each claim.
         let claimed = self.claim(at, due).await?;
         for alerts in claimed.chunks(per_message) {
             let message = self.receiver.message(at.shown, alerts);
             if let Err(refusal) = send(|| self.receiver.webhook.post(&message)).await {
                 self.fail(alerts, &refusal.why);
+                // The claims of the rest are kept until their lease ends: other processes would meet the same receiver
+                // in the same state.
                 return Ok(false);
             }
             self.counts.sent(self.receiver.format_name(), alerts.len());
             (self.pause, self.not_before) = (Duration::ZERO, None);
+            // It is remembered before the store is told: if the store fails now, the next round notes it and does not
+            // send it again.
             self.unnoted.extend_from_slice(alerts);
             self.note(at).await?;
         }
@@ -269,6 +293,8 @@ impl Outbound {
         for alert in due {
             let (key, record) = (alert.group.group.key(), &alert.group.record);
             let claim = AlertUpdate::claim(&self.receiver.id, at.holder, LEASE, record);
+            // The store decides by compare and swap. What comes back says whose claim it is, which may be another
+            // process's.
             if at.update(key, claim).await?.is_claimed(&self.receiver.id, at.holder) {
                 claimed.push(alert);
             }
@@ -278,6 +304,7 @@ impl Outbound {
 
     /// Notes what was accepted.
     async fn note(&mut self, at: AlertStore<'_>) -> Result<(), String> {
+        // An alert leaves the list only after the store has it, so that an error in between loses none.
         while let Some(alert) = self.unnoted.last() {
             let (key, record) = (alert.group.group.key(), &alert.group.record);
             let accepted = AlertUpdate::accepted(&self.receiver.id, at.holder, alert.kind, record);
@@ -296,6 +323,7 @@ impl Outbound {
         }
         self.pause = (self.pause * 2).clamp(Duration::from_secs(1), LONGEST_PAUSE);
         self.not_before = Some(Instant::now() + self.pause);
+        // The URL is a secret of the receiver, so the log has its format and host alone.
         let receiver = self.receiver.shown();
         let retry_in = self.pause.as_secs();
         tracing::warn!(
@@ -335,6 +363,7 @@ impl Outbound {
 async fn candidates(store: &DeadLetters, now: Timestamp) -> Result<Vec<Candidate>, StoreError> {
     let since = now.before(REACH);
     let mut recent = BTreeSet::new();
+    // A letter that died anew was stored long ago, so both times have to be asked for.
     for filter in [Filter::new().since(since), Filter::new().died_since(since)] {
         recent.extend(store.groups(filter, GROUPS).await?.iter().map(Group::key));
     }
@@ -343,6 +372,7 @@ async fn candidates(store: &DeadLetters, now: Timestamp) -> Result<Vec<Candidate
     }
     let mut unresolved = Filter::new();
     unresolved.statuses = vec![Status::Pending, Status::Held, Status::Quarantined];
+    // All groups, since one that died of late may be small among those that wait.
     let unresolved = store.groups(unresolved, i32::MAX.unsigned_abs()).await?;
     let waiting: HashMap<_, _> =
         unresolved.iter().map(|group| (group.key(), group.count)).collect();

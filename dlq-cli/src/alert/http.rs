@@ -21,6 +21,7 @@ pub(super) fn client(authority: Option<&Path>) -> Result<Client, CliError> {
     let failed = |error: &dyn std::error::Error| {
         CliError::failed(format!("cannot set up the client of webhooks: {}", chain(error)))
     };
+    // The provider is named, since a process in which two crates bring one each has no default, and would panic.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let tls = tls.map_err(|error| failed(&error))?;
@@ -37,6 +38,7 @@ pub(super) fn client(authority: Option<&Path>) -> Result<Client, CliError> {
 
 fn roots(authority: Option<&Path>) -> Result<RootCertStore, CliError> {
     let mut roots = RootCertStore::empty();
+    // Errors are passed over: one certificate of the system that cannot be read must not take away the others.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     // An image without a file of authorities has those of the browsers.
     if roots.is_empty() {
@@ -69,6 +71,7 @@ pub(super) struct Webhook {
 impl Webhook {
     /// Reads a URL, which is never quoted: its path or its query may be the secret of the receiver.
     pub(super) fn parse(client: &Client, url: &str, option: &str) -> Result<Self, CliError> {
+        // It is kept before it is parsed, so that nothing which fails from here on can print it.
         secret::keep(url);
         let refused = |why: &str| {
             Err(CliError::refused(format!(
@@ -84,6 +87,7 @@ impl Webhook {
         if !matches!(url.scheme(), "https" | "http") || !url.has_host() {
             return refused("it is no URL of HTTP");
         }
+        // Slack and others have their secret in the path.
         secret::keep_path(url.path());
         secret::keep_path(url.query().unwrap_or_default());
         Ok(Self { client: client.clone(), url })
@@ -104,6 +108,7 @@ impl Webhook {
             why: format!("{}: {}", self.host(), chain(&error.without_url())),
         })?;
         let status = answer.status();
+        // The body of the answer is a stranger's text of any length, and the status says enough.
         if status.is_success() {
             return Ok(());
         }

@@ -23,6 +23,7 @@ use crate::cli::IngestArgs;
 use crate::error::CliError;
 
 /// Maximum number of waiting alerts.
+// A letter's incident is about a kilobyte, so a full queue takes a megabyte.
 const QUEUE: usize = 1000;
 /// Time limit for the remaining alerts when there are no more letters.
 const REST: Duration = Duration::from_secs(15);
@@ -64,7 +65,9 @@ impl LetterAlerts {
         let format = if matches!(hook, Some(Hook::Program(_))) { "command" } else { "webhook" };
         let (mut task, totals) = (JoinSet::new(), Arc::<Totals>::default());
         let queue = hook.map(|hook| {
+            // The queue is bounded and never waited for: a slow receiver must not keep letters from being stored.
             let (queue, waiting) = mpsc::channel(QUEUE);
+            // One task sends one after the other, which keeps the order and spares the receiver a burst.
             task.spawn(run(hook, format, waiting, Arc::clone(&totals)));
             queue
         });
@@ -97,6 +100,7 @@ impl LetterAlerts {
         if self.queue.take().is_none() {
             return true;
         }
+        // What is not sent by then is in the incidents, and the process has to come to its end.
         let _ = timeout(REST, self.task.join_next()).await;
         let [queued, dropped, sent, refused] = {
             let Totals { queued, dropped, sent, refused } = &*self.totals;
@@ -156,8 +160,11 @@ async fn program(command: &str, incident: &[u8]) -> Result<(), Refusal> {
         is_transient: true,
     };
     let mut child = Command::new("sh")
+        // The command is the operator's own. The incident comes by standard input and never into the command line, where
+        // texts of messages could be taken for shell.
         .args(["-c", command])
         .stdin(Stdio::piped())
+        // Standard output is for the data of this command; what the program complains of goes to standard error.
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()

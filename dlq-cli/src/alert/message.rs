@@ -9,6 +9,7 @@ use super::receiver::{Format, Receiver};
 use crate::output::escape;
 
 /// Number of groups that a message of Slack names; the rest is counted.
+// Slack cuts long messages, and nobody reads more lines of one.
 const NAMED: usize = 20;
 /// Most characters of an error that are sent.
 const LONGEST: usize = 300;
@@ -58,6 +59,7 @@ impl Receiver {
 
     /// Returns true if it takes alerts of this kind.
     pub(super) fn takes(&self, kind: AlertKind) -> bool {
+        // Only an incident has to be closed; people in a channel need no message that something is over.
         kind != AlertKind::Resolved || matches!(self.format, Format::PagerDuty { .. })
     }
 
@@ -105,6 +107,8 @@ impl DueAlert {
         let letters = if self.waiting == 1 { "letter" } else { "letters" };
         let waiting = self.waiting;
         let consumer = escape(&cut(&group.consumer, 100));
+        // Texts of errors hold what producers sent. Escaped, a line break in one cannot make a line of its own in the
+        // message.
         let error = escape(&cut(&group.sample.error, LONGEST));
         format!("{}: {waiting} {letters} of {consumer}, {}: {error}", self.kind, group.fingerprint)
     }
@@ -125,6 +129,8 @@ fn text(store: &str, alerts: &[DueAlert]) -> String {
 
 /// Escapes the characters with which Slack marks links and mentions.
 fn for_slack(text: &str) -> String {
+    // Unescaped, an error with `<!channel>` in it would wake everybody. The `&` comes first, or it would escape the
+    // others' marks.
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -134,6 +140,7 @@ fn event(routing_key: &str, store: &str, alert: &DueAlert) -> Value {
     json!({
         "routing_key": routing_key,
         "event_action": action,
+        // The same key for each alert about a group makes a second trigger no second incident, also after a lost answer.
         "dedup_key": document.id,
         "client": "dlq",
         "payload": {

@@ -24,6 +24,7 @@ pub(crate) use letters::LetterAlerts;
 /// Time limit of an attempt.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Number of attempts for an alert, and the delay after the first.
+// With the pauses that is some 25 s at worst for one message. What is told of groups stays due in the store after that.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
 

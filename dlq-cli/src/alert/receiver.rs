@@ -31,6 +31,7 @@ impl Receiver {
     /// Reads `[FORMAT+]URL`.
     pub(super) fn parse(client: &Client, text: &str) -> Result<Self, CliError> {
         let (format, url) = match text.split_once("://") {
+            // Only what stands before `://` can be a format: paths and queries have a `+` as well.
             Some((scheme, _)) if scheme.contains('+') => {
                 text.split_once('+').unwrap_or(("webhook", text))
             }
@@ -48,6 +49,7 @@ impl Receiver {
                 )));
             }
         };
+        // The store knows receivers by this and must not know the URL, which is a secret.
         let digest = blake3::hash(text.as_bytes()).to_hex();
         let mut receiver = Self { format, webhook, id: String::new() };
         receiver.id = format!("{}-{}", receiver.format_name(), &digest[..16]);
@@ -80,6 +82,7 @@ fn take_routing_key(webhook: &mut Webhook) -> Result<String, CliError> {
         ));
     };
     secret::keep_path(&key);
+    // A key that stayed in the URL would end up in the logs of proxies.
     webhook.url.set_query(None);
     if !rest.is_empty() {
         webhook.url.query_pairs_mut().extend_pairs(rest);

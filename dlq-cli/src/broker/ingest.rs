@@ -79,6 +79,7 @@ impl IngestRun<'_> {
         out: &mut Output,
     ) -> Result<ExitCode, CliError> {
         let Self { args, shown, into, telling } = self;
+        // The recorder has to be there before the first counter of the ingest and of its alerts.
         let counted = Counted::open(args.metrics.as_deref(), "this ingest").await?;
         let Telling { mut incidents, alerts, groups } = telling;
         let Destination { store, name } = into;
@@ -87,6 +88,7 @@ impl IngestRun<'_> {
         let beside_it = groups.take_if(|_| !args.once);
         let mut ingest = Ingest::new(feed, store.store().clone()).batch(args.batch);
         if args.once {
+            // Without --once an ingest waits for as long as an outage takes: letters stay at the broker meanwhile.
             ingest = ingest.outage_timeout(PATIENCE);
         }
         if args.audit {
@@ -116,12 +118,15 @@ impl IngestRun<'_> {
                 refusal.map_or_else(|| ran.map_err(|error| CliError::caused_by(&*error)), Err)
             }
         });
+        // Alerts about groups run beside the ingest, and end after it: what they have claimed is sent and noted first.
         let run = beside(run, beside_it.map(|it| move |stop| it.run(stop)));
         let ran = counted.beside(run).await;
         bar.end();
         let report = ingest.report().clone();
         // Others get its share at once.
         drop(ingest);
+        // Alerts are waited for after the letters are in the store and confirmed, so that none of them waits for a
+        // receiver.
         let mut are_told = alerts.end().await;
         if let Some(groups) = &mut groups {
             are_told &= groups.round().await;

@@ -46,6 +46,7 @@ impl Mark {
         by: &str,
         into: &str,
     ) -> Result<(), CliError> {
+        // Marks of others do not matter: they have confirmed letters for themselves alone.
         let mut marks = marks.iter().filter(|mark| mark.by == by);
         match marks.find_map(|mark| Some((mark, mark.confirmed.as_ref()?))) {
             Some((mark, confirmed)) => Err(CliError::refused(format!(

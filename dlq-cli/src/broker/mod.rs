@@ -61,6 +61,7 @@ pub(crate) fn needs_headers_only(command: &Command) -> bool {
 }
 
 /// Numbers of messages and bytes from which on a reading of all of them says beforehand what it costs.
+// At this many a reading takes seconds rather than moments.
 const MANY: u64 = 100_000;
 const MUCH: u64 = 64 * 1024 * 1024;
 

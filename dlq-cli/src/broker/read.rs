@@ -119,6 +119,7 @@ impl Filled {
 async fn read_range<L: Log>(log: &L, range: Range, most: u64) -> Result<Option<Filled>, CliError> {
     let bar = Progress::endless("messages read");
     let mut entries = Counted { entries: log.read(range).await?, bar };
+    // Memory is tried first: most logs fit, and a file has to be written before it can be read.
     let memory = MemoryStore::new();
     let filled = fill(&mut entries, &memory, most).await?;
     if filled.needs_payloads {

@@ -57,6 +57,8 @@ pub(crate) fn refuse_held(command: &mut Command) -> Result<(), CliError> {
 
 /// The operation that is meant, or a new one.
 pub(crate) fn operation(args: &ReplayArgs) -> OperationId {
+    // The id is part of what is sent with each letter, so that a replay which goes on is known by the broker as the
+    // same.
     args.at_broker.resume.unwrap_or_else(|| {
         let by = ask::actor(None).who;
         // Two replays of one person at the same instant differ by their processes.
@@ -118,10 +120,12 @@ impl Replaying {
                 if let (Some(failure), Value::Object(place)) = (failure.as_object_mut(), place) {
                     failure.extend(place);
                 }
+                // All of them are kept for JSON; only what is said to people is limited.
                 self.failures.push(failure);
                 self.bar.advance(1);
             }
             ReplayOutcome::Sent => self.bar.advance(1),
+            // The plan has counted letters that are skipped apart from those of the bar.
             _ => {}
         }
     }

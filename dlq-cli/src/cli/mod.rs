@@ -372,6 +372,7 @@ impl ViewArgs {
             ));
         }
         if let Some(by) = &self.sort {
+            // The table knows how each column is compared, so that JSON is sorted by making one of it, too.
             let order = table(rows).order(by)?;
             let mut taken: Vec<_> = std::mem::take(rows).into_iter().map(Some).collect();
             rows.extend(order.into_iter().filter_map(|at| taken[at].take()));

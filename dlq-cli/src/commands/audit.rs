@@ -34,6 +34,7 @@ pub(super) async fn run(
     request.until = args.until.map(|when| when.0);
     let mut entries = store.store().audit(request).await?;
     for entry in &mut entries {
+        // Masked before the format is chosen, so that JSON has no more than the table.
         *entry = context.out.rules().entry(entry);
     }
     if !context.out.is_table() {

@@ -36,10 +36,12 @@ pub(super) async fn run(
     }
     let old = old_enough(&filter, SystemClock.now().before(older_than), include_unresolved);
     let letters = context.letters.clone();
+    // Resolved letters need no such bound: a cleanup of millions of them is what the verb is for.
     if include_unresolved && !confirm.dry_run {
         // Those that were changed since they became old enough are among these: most often there is no need to look at each.
         let mut count = letters.count(old.clone()).await?;
         if delete::within(max, count).is_err() {
+            // The quick count is too high at most, so it can allow a deletion but not refuse one.
             (count, _) = look(context, &filter, older_than, include_unresolved).await?;
         }
         delete::within(max, count)?;
@@ -47,6 +49,7 @@ pub(super) async fn run(
             delete::tell_held(store, &old).await?;
         }
     }
+    // With --yes nobody reads the count, and to make it means to list every letter.
     if confirm.dry_run || !confirm.yes {
         let (count, sample) = look(context, &filter, older_than, include_unresolved).await?;
         let what = if include_unresolved { "letters" } else { "resolved letters" };
@@ -66,12 +69,14 @@ pub(super) async fn run(
             say!("dry run: nothing was changed");
             return Ok(ExitCode::SUCCESS);
         }
+        // Letters may be old enough in the archive alone, which is reason enough to go on.
         if count == 0 && archived == 0 {
             say!("nothing to do");
             return done(context, Cleaned::default());
         }
         ask::agree(false, "delete", count + archived)?;
     }
+    // The store deletes in batches and says nothing in between, so that the bar asks how many are left.
     let left = async || letters.count(old.clone()).await.ok();
     let bar = Progress::of(left().await.unwrap_or(0), "letters");
     let mut cleanup = Cleanup::older_than(older_than).filter(filter).batch(batch);
@@ -117,6 +122,7 @@ async fn look(
     loop {
         let page = PageRequest::new().limit(PAGE).order(Order::OldestFirst);
         let page = context.letters.list(filter.clone(), page.after(after)).await?;
+        // Filters know no time of the latest change, so that is looked at letter by letter.
         let old = page.letters.into_iter().filter(|letter| letter.state.updated_at <= latest);
         for letter in old {
             count += 1;

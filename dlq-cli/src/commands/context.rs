@@ -26,6 +26,7 @@ pub(super) fn run(
             say!("the default context is `{}`", escape(&name));
         }
     }
+    // The warning comes last, where it is seen.
     file.warn();
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -74,6 +75,7 @@ fn show(out: &mut Output, file: &File, name: &str) -> Result<(), CliError> {
 fn document(file: &File, name: &str, location: &Location) -> Value {
     json!({
         "name": name,
+        // Variables stay as `${NAME}` and no command is run: to list contexts must need no password.
         "from": location.shown(),
         "password": location.password_source(),
         "default": is_default(file, name),

@@ -16,6 +16,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let is_refused = !args.change.dry_run;
     let look = async |filter: &Filter, count| {
+        // A dry run says how many there would be; that they are too many is no reason not to say so.
         if is_refused {
             within(args.max, count)?;
         }
@@ -25,6 +26,7 @@ pub(super) async fn run(
     let selected = mark::select(context, args.filter, &args.change, verb, look);
     let Some(selection) = selected.await? else { return Ok(ExitCode::SUCCESS) };
     let (letters, filter) = (context.letters.clone(), selection.filter().clone());
+    // It is counted once more after the question, for which somebody may have thought for long.
     let total = letters.count(filter.clone()).await?;
     let by = ask::actor(args.change.note.as_deref());
     let delete = async {
@@ -56,6 +58,7 @@ pub(super) fn within(max: u64, count: u64) -> Result<(), CliError> {
 
 /// Says how many of the letters an operation holds, such as one that is paused: those it does not send any more.
 pub(super) async fn tell_held(store: &DeadLetters, filter: &Filter) -> Result<(), CliError> {
+    // A plan changes nothing, and is the one question to which a store answers with what an operation holds.
     let held = store.plan(OperationSpec::replay(filter.clone())).await?.ineligible;
     if let Some(held) = held.get(&Status::Pending) {
         say!("{held} of them are held by an operation, which will skip them: dlq op list");

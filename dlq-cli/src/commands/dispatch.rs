@@ -49,6 +49,7 @@ pub(super) async fn run(
                 let why = escape(&chain(error));
                 bar.aside(|| say!("{why}; trying again"));
             }
+            // The state is told once and not at every step.
             if told != Some(step.operation.state) {
                 told = Some(step.operation.state);
                 bar.aside(|| tell(step.operation.state, id));

@@ -28,6 +28,7 @@ pub(super) async fn run(
              NAME=VALUE, --remove-header NAME or --undo",
         ));
     }
+    // The real letter and not a masked one: what an editor gives back becomes the payload.
     let letter = store.get(letter_id(&context.letters, &args.id).await?).await?;
     if args.undo {
         let edit = undoing(store, &letter).await?;
@@ -58,6 +59,7 @@ async fn undoing(store: &DeadLetters, letter: &DeadLetter) -> Result<Edit, CliEr
         let is_changed = subject.get("payload").is_some() || subject.get("headers").is_some();
         (is_changed && *subject.get("letter")? == letter.id.to_string()).then_some(())
     };
+    // Letters that were revealed in a console have entries that changed nothing, behind which the edit stands.
     let mut request = AuditRequest::latest(100).letter(letter.id).action("edit");
     loop {
         let entries = store.store().audit(request.clone()).await?;
@@ -85,6 +87,7 @@ fn payload(args: &EditArgs) -> Result<Edit, CliError> {
     let Some(path) = &args.payload else { return Ok(edit) };
     let mut payload = Vec::new();
     let read = if path.as_os_str() == "-" {
+        // A payload is bytes: unlike that of an editor, the end of its last line is left as it came.
         std::io::stdin().lock().read_to_end(&mut payload).map(|_| ())
     } else {
         std::fs::read(path).map(|bytes| payload = bytes)
@@ -121,6 +124,7 @@ async fn change(
              from dlq show --payload --unmasked"
         )));
     }
+    // An edit that changes nothing would stand in the audit as one, or as a letter that was revealed.
     if after == letter.message {
         say!("nothing to change: the letter is like that already");
         return show(context, letter, false);

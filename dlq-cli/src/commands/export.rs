@@ -16,6 +16,7 @@ use crate::signals;
 /// Number of letters that are listed at once.
 const PAGE: u32 = 500;
 /// Number of bytes of payloads that are read at once, as far as that is up to us.
+// A letter larger than this is read alone; its size is not up to us.
 const BYTES: u64 = 16 * 1024 * 1024;
 
 pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitCode, CliError> {
@@ -23,6 +24,7 @@ pub(super) async fn run(context: &mut Context, args: ExportArgs) -> Result<ExitC
     must_exist(&context.letters, &context.target, &filter).await?;
     let Some(path) = &args.to else {
         let total = context.letters.count(filter.clone()).await?;
+        // Letters and a bar at the same terminal would overwrite each other.
         let bar = Progress::of(total, "letters").hidden_if(context.out.is_terminal());
         let out = |context: &mut Context, letter: &DeadLetter| {
             bar.advance(1);
@@ -137,6 +139,7 @@ async fn export(
 ) -> Result<Exported, CliError> {
     let mut exported = Exported::default();
     loop {
+        // Oldest first, so that letters which come during the export are at its end, and a resumed one finds them.
         let request = PageRequest::new().limit(PAGE).order(Order::OldestFirst).after(after);
         let page = context.letters.list(filter.clone(), request).await?;
         for ids in portions(&page.letters) {
@@ -151,6 +154,8 @@ async fn export(
                 letters = context.letters.get_all(ids) => letters?,
             };
             for letter in &letters {
+                // Masked unless --unmasked is said, since nobody knows who will read the file. The mark in the letter keeps
+                // it from being imported.
                 let shown = context.out.masked(letter);
                 exported.masked += u64::from(matches!(shown, Cow::Owned(_)));
                 write(context, &shown)?;

@@ -173,6 +173,7 @@ fn database(
             "which database has `{name}`? say --database {example}, or set DLQ_DATABASE"
         ))
     })?;
+    // The URL is not the one of --from, whose password is kept already.
     secret::keep(&url);
     let shown = secret::without_password(&url);
     Ok((url, shown))

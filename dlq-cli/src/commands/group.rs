@@ -31,6 +31,7 @@ pub(super) async fn run(
         let by = ask::actor(group.reason.as_deref());
         store.update_group(key.clone(), update, by).await?;
     }
+    // The group is shown after each change, read anew: another may have decided at the same time.
     show(context, store, &key).await
 }
 

@@ -22,6 +22,7 @@ pub(super) async fn run(context: &mut Context, args: GroupsArgs) -> Result<ExitC
     let most = if args.view.sort.is_some() { at_most(0) } else { at_most(args.limit) };
     let mut groups = context.letters.groups(filter, most).await?;
     let view = |groups: &mut Vec<Group>| args.view.apply(groups, context.out.format, plain_table);
+    // It sorts all of them; the table is made once more after the cut, with the widths of those that are left.
     view(&mut groups)?;
     groups.truncate(at_most(args.limit) as usize);
     let view = view(&mut groups)?;
@@ -88,6 +89,7 @@ pub(super) async fn triaged(
     let view = |groups: &mut Vec<TriagedGroup>| {
         args.view.apply(groups, context.out.format, |groups| table(groups, letters))
     };
+    // It sorts all of them; the table is made once more after the cut, with the widths of those that are left.
     view(&mut groups)?;
     groups.truncate(limit as usize);
     let view = view(&mut groups)?;

@@ -38,6 +38,7 @@ pub(super) async fn run(
     };
     let (mut batches, length) = open(&path, args.batch as usize)?;
     let bar = Progress::of_bytes(length);
+    // The audit says where the letters come from, for which nobody has to give a note.
     let by = ask::actor(Some(&format!("import of {}", path.display())));
     let mut imported = Imported::default();
     let is_cut_short = signals::until_asked(async |mut stop| {
@@ -54,6 +55,7 @@ pub(super) async fn run(
                 CliError::failed(format!("cannot read {path} after line {line}: {error}"))
             })?;
             bar.aside(|| imported.say_bad(&batch));
+            // A restore that is repeated changes nothing, so that the same file can be given again after any end.
             let receipts = store.restore(batch.letters, by.clone()).await.map_err(|error| {
                 let line = imported.lines;
                 CliError::from(error).hinting(&format!(

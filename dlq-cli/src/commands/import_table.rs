@@ -34,6 +34,7 @@ pub(super) async fn run(
     let mut imported = Imported::of(noun);
     let is_cut_short = signals::until_asked(async |mut stop| {
         loop {
+            // The signal is heeded between two pages only: a restore that has begun is waited for.
             let page = tokio::select! {
                 biased;
                 () = &mut stop => return Ok(true),

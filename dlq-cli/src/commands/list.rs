@@ -26,7 +26,9 @@ pub(super) async fn run(context: &mut Context, args: ListArgs) -> Result<ExitCod
     let bar = if search.is_empty() {
         None
     } else {
+        // The filter alone is counted: each letter that it leaves is read by the search.
         let total = context.letters.count(filter.clone()).await?;
+        // Other formats are written when the search has ended, and do not mix with its bar.
         let is_mixed = context.out.format == Format::Jsonl && context.out.is_terminal();
         Some(Progress::of(total, "letters searched").hidden_if(is_mixed))
     };
@@ -100,6 +102,7 @@ async fn searched(
         let found = search.page(letters, filter.clone(), part).await?;
         bar.advance(found.read);
         part.after = found.next;
+        // A part of a search may find nothing and still not be the last; the bar shows meanwhile that it goes on.
         if !found.letters.is_empty() || found.next.is_none() {
             return Ok(Page { letters: found.letters, next: found.next });
         }
@@ -138,6 +141,7 @@ pub(crate) fn table(letters: &[LetterSummary]) -> Table {
         Column::extra("STORED"),
     ]);
     let or_none = |text: &Option<String>| Cell::from(text.as_deref().unwrap_or("-"));
+    // A tombstone has no size, and is sorted before an empty payload.
     let number = |n: Option<u64>| n.map_or_else(|| Cell::number(-1).shown("-"), Cell::number);
     for letter in letters {
         let (died, stored) = (letter.died_at, letter.state.created_at);

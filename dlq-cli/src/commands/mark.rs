@@ -44,6 +44,7 @@ pub(super) async fn select(
     };
     must_exist(&context.letters, &context.target, &filter).await?;
     // What comes while the operator looks and thinks is not what they agree to.
+    // With an end in time the filter of --all is not empty any more, so that it passes here as well.
     let selection = Selection::matching(until_now(context, selection.filter().clone()).await?)?;
     let count = context.letters.count(filter.clone()).await?;
     say!("{count} letters match in {}", context.target);

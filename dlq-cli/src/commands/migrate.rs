@@ -27,6 +27,7 @@ impl Database {
     fn at(url: &str) -> Result<Self, CliError> {
         match url.split_once("://") {
             Some(("sqlite", path)) if !path.is_empty() => {
+                // A mistyped path must not become a new and empty store.
                 Ok(Self::Sqlite(SqliteStore::builder().path(path).create(false)))
             }
             #[cfg(feature = "postgres")]
@@ -111,6 +112,7 @@ pub(super) async fn run(
         explain(&migration, &shown);
         say!("to do it: dlq migrate --apply --from '{shown}'");
     }
+    // Without --check a look at what is to be done is a success, whatever it finds.
     Ok(if args.check && is_left { ExitCode::from(PARTIAL) } else { ExitCode::SUCCESS })
 }
 
@@ -122,6 +124,7 @@ async fn deduplicate(url: &str, mut out: Output, args: MigrateArgs) -> Result<Ex
     let removed = store.deduplicate(args.force).await.map_err(|error| {
         let is_refused = error.kind() == StoreErrorKind::Refused;
         let error = CliError::from(error).about(&shown);
+        // The library refuses to remove more than half and cannot know the names of options.
         if is_refused { error.hinting("say --force") } else { error }
     })?;
     if !out.is_table() {

@@ -86,8 +86,10 @@ pub(crate) async fn run(mut cli: Cli) -> Result<ExitCode, CliError> {
         _ => {}
     }
     if !cli.command.is_unmasked() {
+        // Rules are read before the URL takes the place of the name of a context, whose rules hold as well.
         out = out.mask(contexts::mask(&cli)?);
     }
+    // The URL takes the place of the name, and its password is kept from being printed before anything is opened by it.
     cli.from = contexts::resolve(&cli).await?;
     // The destination may be a context too, whose password must not be printed either.
     #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
@@ -193,6 +195,7 @@ pub(crate) async fn look(context: &mut Context, command: Command) -> Result<Exit
 
 fn completions(out: &mut Output, shell: clap_complete::Shell) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
+    // It writes into memory, since it would panic where standard output is closed.
     clap_complete::generate(shell, &mut Cli::command(), "dlq", &mut script);
     out.raw(&script)?;
     out.flush()?;

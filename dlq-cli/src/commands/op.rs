@@ -23,6 +23,7 @@ const LATEST: u32 = 1000;
 /// Interval at which a watched operation is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 /// Time for which a store may be away before the watch is given up.
+// The operation goes on by itself meanwhile, so that a failover of the store is waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(super) async fn run(
@@ -33,6 +34,8 @@ pub(super) async fn run(
     match command {
         OpCommand::List { limit } => show_all(context, store, limit).await,
         OpCommand::Show { id, limit } => {
+            // Programs get all items unless they ask for fewer: what is left out could not be told from what is not
+            // there.
             let limit = limit.unwrap_or(if context.out.is_table() { SHOWN } else { 0 });
             show(context, store, named(store, &id).await?, at_most(limit)).await
         }
@@ -175,6 +178,7 @@ async fn show(
                 Column::whole("AGE", 3),
                 Column::text("WHY", 1, 10),
             ]);
+            // An item says that its letter failed again, and the letter has the error.
             let errors = errors(store, &items).await?;
             for item in &items {
                 let why = item.why.as_ref().or_else(|| errors.get(&item.letter));
@@ -225,6 +229,7 @@ async fn items(
     }
     others.truncate(limit.saturating_sub(first.len()));
     first.append(&mut others);
+    // They were only looked for first; what is shown stands in the order in which letters are sent.
     first.sort_by_key(|item| item.index);
     Ok(first)
 }
@@ -287,6 +292,7 @@ pub(super) async fn watch(letters: &DeadLetters, id: OperationId) -> Result<Oper
     loop {
         bar.set(operation.progress.done());
         bar.say(format!("{}{}", operation.state, outcomes(&operation)));
+        // A stopped operation is not at its end, but nothing more happens until somebody decides.
         if operation.state.is_final() || operation.state == OperationState::Stopped {
             bar.end();
             if operation.state == OperationState::Stopped {

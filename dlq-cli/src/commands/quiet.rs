@@ -28,6 +28,7 @@ impl Quiet {
         }
         let has_lasted = since.elapsed() >= QUIET;
         if has_lasted {
+            // It is said once: an operator who goes on to wait knows it by then.
             self.0 = None;
         }
         has_lasted
@@ -47,6 +48,7 @@ fn is_to_send(operation: &Operation) -> bool {
         OperationState::Canary if !operation.spec.target.is_handler() && progress.sent() > 0 => {
             is_out
         }
+        // Letters that are out should end whatever the rate says of the next ones.
         OperationState::Canary | OperationState::Running => is_out || !waits_for_rate,
         _ => false,
     }

@@ -22,6 +22,7 @@ pub(super) async fn run(
     store: &DeadLetters,
     args: ReplayArgs,
 ) -> Result<ExitCode, CliError> {
+    // Brokers are connected to before anything is asked of the store, so that a wrong --via ends the command early.
     let to_broker = to_broker(context, &args).await?;
     let filter = args.filter.resolve(&context.letters).await?;
     // The selection is made to be refused: an empty filter needs --all.
@@ -50,6 +51,7 @@ pub(super) async fn run(
         via::survey(store, outboxes, &spec).await?;
     }
     let plan = store.plan(spec.clone()).await?;
+    // It is only said, and refuses nothing: a consumer may start later, and one of an earlier version does not report.
     let unattended = store.unattended_by(&spec).await?;
     if args.change.dry_run {
         return show_plan(context, &plan, &spec, &unattended);
@@ -58,6 +60,7 @@ pub(super) async fn run(
     tell_unattended(&unattended);
     if plan.count == 0 {
         say!("nothing to replay");
+        // A mistyped consumer matches nothing, which would look like a queue that is empty.
         let is_unknown = tell_unknown(context, &spec.filter).await?;
         if !context.out.is_table() {
             context.out.document(&serde_json::json!({ "id": null, "plan": plan }))?;

@@ -29,6 +29,7 @@ pub(super) async fn run(
             "say which letters to restore: ids, --since, --by or --consumer, or --all; `dlq restore --list` shows which there are",
         ));
     }
+    // Stores keep no count of the archive, so it is read through.
     let (count, sample) = look(store, &filter).await?;
     say!("{count} deleted letters match in {}", context.target);
     if args.confirm.dry_run {
@@ -104,6 +105,7 @@ async fn letter_id(
     };
     let digits = digits.to_ascii_lowercase();
     let mut found = Vec::new();
+    // Stores look up digits among their letters alone, so the archive is read through for them.
     pages(store, &filter, None, u64::MAX, |archived| {
         let id = archived.letter.id;
         // A letter that was deleted several times is there several times.
@@ -174,6 +176,7 @@ async fn show(
     let mut kept = Vec::new();
     let out = &mut context.out;
     let next = pages(store, &filter, args.cursor, most, |archived| {
+        // Lines stand for themselves, and are written before the next page is read.
         if out.format == Format::Jsonl {
             return out.json_line(&archived);
         }

@@ -23,9 +23,11 @@ pub(super) async fn run(context: &mut Context, args: ShowArgs) -> Result<ExitCod
     })?;
     let shown = context.out.masked(&letter);
     let is_masked = matches!(shown, Cow::Owned(_));
+    // The size is that of the real payload, since the mask has another one.
     let size = letter.message.payload().map_or(0, Bytes::len);
     let letter = shown.into_owned();
     if args.payload {
+        // A letter that only points to its message has no payload and is no tombstone, so both are asked.
         match (letter.message.payload(), no_message(&letter)) {
             // It may hold what steers the terminal. A pipe gets it byte for byte.
             (Some(payload), _) if context.out.is_terminal() => {
@@ -123,6 +125,7 @@ fn print(out: &mut Output, letter: &DeadLetter, size: usize) -> Result<(), CliEr
             field(out, "payload", format!("{size} bytes"))?;
             match indented(payload) {
                 Some(json) => {
+                    // Each line is escaped for itself, since `escape` takes line breaks as well.
                     json.lines().map(escape).try_for_each(|line| payload_line(out, &line))?
                 }
                 None => {

@@ -12,6 +12,7 @@ use crate::secret;
 
 /// Content of the file.
 #[derive(Debug, Default, Deserialize)]
+// A mistyped `password_command` would else be passed over, and a mistyped `mask` would show what it should hide.
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     /// The context that is meant when none is named.
@@ -138,6 +139,7 @@ impl File {
     fn parse(text: &str, path: PathBuf) -> Result<Self, CliError> {
         let file: Self = toml::from_str(text).map_err(|error| {
             let place = error.span().map_or_else(String::new, |span| place_of(text, span.start));
+            // The text of the TOML error is shown without its excerpt of the file, which may hold a password.
             CliError::refused(format!("{}{place}: {}", path.display(), unquoted(error.message())))
         })?;
         Ok(Self { path, ..file })
@@ -191,6 +193,8 @@ impl File {
         // Where the file is a link, what it leads to is changed.
         let path = self.path.canonicalize().map_err(|error| failed(&error))?;
         let text = std::fs::read_to_string(&path).map_err(|error| failed(&error))?;
+        // The text is changed and not written anew from what was read: comments and the order of the file are the
+        // user's.
         let text = with_default(&text, name);
         // The new text is read before it is written: `with_default` does not understand every way to write TOML.
         let is_so = Self::parse(&text, path.clone()).is_ok_and(|file| {
@@ -216,6 +220,7 @@ fn place() -> Option<ConfigFile> {
     if let Some(path) = std::env::var_os("DLQ_CONFIG") {
         return (!path.is_empty()).then(|| ConfigFile { path: path.into(), is_named: true });
     }
+    // The standard of these folders says that a relative path is to be ignored.
     let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = if cfg!(windows) { folder("APPDATA") } else { folder("XDG_CONFIG_HOME") };
     let base = base.or_else(|| Some(folder("HOME")?.join(".config")))?;
@@ -261,9 +266,12 @@ fn with_default(text: &str, name: &str) -> String {
 /// Puts a new file in the place of the old one.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
+    // Beside the old file, since a rename is one step only within a file system; the process id keeps two commands
+    // apart.
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);
     let write = || {
+        // A file of this name that is there already may be a link that somebody has laid, so it is refused.
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
         // The file has the permissions of the old one before a password is in it.
         file.set_permissions(std::fs::metadata(path)?.permissions())?;

@@ -64,6 +64,7 @@ pub(crate) async fn resolve(cli: &Cli) -> Result<Option<String>, CliError> {
         }
     };
     if let Some(url) = &url {
+        // From here on errors and the log are written without the password, whichever way it came.
         secret::keep(url);
     }
     Ok(url)
@@ -78,6 +79,7 @@ pub(crate) fn mask(cli: &Cli) -> Result<Mask, CliError> {
         Some(Said::From(name) | Said::Context(name)) => Some(name),
         None => file.default.as_deref(),
     };
+    // A URL names no context, so that the rules of the whole file alone hold for it.
     let of_context = name.and_then(|name| file.contexts.get(name)).map(|it| it.mask.clone());
     Ok(file.mask.clone().and(of_context.unwrap_or_default()))
 }
@@ -97,6 +99,7 @@ fn given(text: &Option<String>) -> Option<&str> {
 /// Returns the place that the nearest option or variable names.
 fn said(cli: &Cli) -> Option<Said<'_>> {
     match (given(&cli.from), given(&cli.context)) {
+        // What was typed counts before any variable, whichever option it is: a variable was set for another day.
         (Some(from), _) if cli.typed.from => Some(Said::From(from)),
         (_, Some(context)) if cli.typed.context => Some(Said::Context(context)),
         (Some(from), _) => Some(Said::From(from)),
@@ -159,6 +162,7 @@ pub(crate) async fn console_tokens() -> Result<Vec<(String, String, String)>, Cl
     let mut tokens = Vec::new();
     for (name, token) in &file.console.tokens {
         let about = |error: CliError| error.about(&format!("token of `{name}`"));
+        // Two sources for one token would leave nobody sure which of them lets people in.
         let secret = match (&token.token, &token.token_command, &token.token_file) {
             (Some(text), None, None) => expand(text).map_err(about)?,
             (None, Some(command), None) => run(command, "token").await.map_err(about)?,
@@ -237,6 +241,7 @@ impl Location {
 
 /// Replaces each `${NAME}` by that environment variable. Values in the user and password part are percent-encoded.
 fn expand(from: &str) -> Result<String, CliError> {
+    // The login is found before anything is expanded, or a value with an `@` would move its end.
     let login = from.find("://").and_then(|start| {
         let start = start + 3;
         let end = from[start..].find('/').map_or(from.len(), |end| start + end);
@@ -301,6 +306,7 @@ async fn run(command: &str, of: &str) -> Result<String, CliError> {
         ran.map_err(|error| CliError::failed(format!("cannot run {of}_command: {error}")))?;
     if !output.status.success() {
         return Err(CliError::failed(format!(
+            // The output is not quoted: a command that fails may have printed part of the secret.
             "cannot get the {of}: {of}_command failed ({}); run it by hand to see why",
             output.status
         )));
@@ -335,6 +341,7 @@ fn password(text: Option<String>, of: &str) -> Result<String, CliError> {
             "cannot use the output of {of}: it is not UTF-8; provide the password as text"
         ))
     })?;
+    // Blanks are kept, as they may belong to the password.
     let text = text.trim_end_matches(['\r', '\n']);
     if text.is_empty() || text.contains(['\r', '\n']) {
         return Err(CliError::failed(format!(
@@ -347,6 +354,7 @@ fn password(text: Option<String>, of: &str) -> Result<String, CliError> {
 
 /// Percent-encodes everything but letters, digits and `-._~`.
 fn encode(text: &str) -> String {
+    // More is encoded than a URL needs, since drivers differ in what they take unescaped.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })

@@ -20,6 +20,7 @@ pub(super) async fn run(
     let deployment = match &args.deployment {
         Some(file) => broker::read_deployment(file)?,
         None => {
+            // The arguments are looked up at the cluster, so an address that is wrong is told before any of them.
             at.reach().await?;
             given(at, args).await?
         }

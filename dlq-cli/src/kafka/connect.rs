@@ -64,6 +64,7 @@ impl Broker {
 
     /// Checks that the cluster responds.
     pub(super) async fn reach(&self) -> Result<(), CliError> {
+        // Any answer will do, also that there is no such topic.
         match find_topic(&self.brokers, &self.topic).await {
             Err(error) if error.kind() != StoreErrorKind::NotFound => Err(self.failed(error)),
             _ => Ok(()),
@@ -100,6 +101,7 @@ impl Broker {
         let (kind, error) = (error.kind(), CliError::from(error));
         let advice = match kind {
             StoreErrorKind::NotFound => "name another topic: kafka://HOST:PORT/TOPIC",
+            // The client only says that it reached nobody, whatever it was that kept it away.
             StoreErrorKind::Unavailable => {
                 "is the address right, does it run, and does it want TLS or a login? See --kafka KEY=VALUE"
             }

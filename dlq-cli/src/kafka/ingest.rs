@@ -25,8 +25,10 @@ pub(super) async fn run(
     let telling = Telling::open(&args)?;
     let group = args.durable.clone().unwrap_or_else(|| KafkaLetters::group_of(&at.topic));
     let log = at.log().group(&*group);
+    // The mark of this group alone is read: those of others cost a look at all groups of the cluster.
     let mark = at.mark_of(&log).await?;
     let into = broker::store(&args, mark.as_slice(), &at.shown, &group).await?;
+    // An ingest that runs on waits for the partition: setting a letter aside is for one that has to come to its end.
     let log = if args.once { log.until_end().message_timeout(POINTED_MESSAGE_WAIT) } else { log };
     let entries = log.follow(into.name.clone(), args.lease).await;
     let entries = entries.map_err(|error| at.failed(error))?;

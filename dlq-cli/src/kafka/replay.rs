@@ -28,6 +28,7 @@ pub(super) async fn run(
     args: ReplayArgs,
 ) -> Result<ExitCode, CliError> {
     broker::refuse_what_stores_take(&args)?;
+    // Options that do not fit together are refused before anything is read.
     let target = target(&args)?;
     let id = broker::operation(&args);
     at.find().await?;
@@ -97,6 +98,7 @@ async fn other_ladder(letters: &BoxLetters, filter: Filter, args: &ReplayArgs) -
         return None;
     }
     let asked = &args.at_broker.ladder;
+    // It is a hint, so an error of it ends nothing, and one page of letters is enough.
     let page = letters.list(filter, PageRequest::new()).await.ok()?;
     let mut delays = BTreeSet::new();
     for letter in &page.letters {

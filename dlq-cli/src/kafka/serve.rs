@@ -20,6 +20,7 @@ pub(crate) struct Measured {
     broker: Broker,
     queue_depth: QueueDepthReader,
     /// Lags by the name of the group.
+    // Groups are only added: the lag of one whose ingest has ended still says what it has not read.
     lags: BTreeMap<String, KafkaLag>,
     /// When it was known last which groups take letters into a store.
     known: Option<Instant>,

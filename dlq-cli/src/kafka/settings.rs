@@ -29,6 +29,7 @@ pub(super) fn brokers(url: &KafkaUrl, args: &BrokerArgs) -> Result<Brokers, CliE
     if let Some(key) = args.binding_key()? {
         brokers = brokers.with_binding_key(key);
     }
+    // What follows from others comes first, so that each setting which is given takes its place.
     for setting in assumed(url, args)?.into_iter().chain(settings) {
         // The setting could lead to another cluster than the one that every message names.
         if setting.key == "bootstrap.servers" {
@@ -39,6 +40,7 @@ pub(super) fn brokers(url: &KafkaUrl, args: &BrokerArgs) -> Result<Brokers, CliE
         brokers = brokers.with(setting.key, setting.value);
     }
     if let Some((user, password)) = &url.login {
+        // The login of the URL comes last: a context has its password there, whatever the environment holds.
         brokers = brokers.with("sasl.username", user).with("sasl.password", password);
     }
     Ok(brokers)
@@ -77,6 +79,7 @@ fn read(path: &Path) -> Result<Vec<Setting>, CliError> {
             continue;
         }
         settings.push(line.parse().map_err(|why| {
+            // The line may hold a password, so it is not quoted.
             CliError::refused(format!("line {number} of {} is no setting: {why}", path.display()))
         })?);
     }
@@ -88,6 +91,7 @@ fn from_environment(
 ) -> Vec<Setting> {
     let setting = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         let key = name.to_str()?.strip_prefix(PREFIX).filter(|key| !OTHERS.contains(key))?;
+        // Names of variables can hold no dots, with which settings of the client are written.
         let key = key.to_ascii_lowercase().replace('_', ".");
         Some(Setting { key, value: value.into_string().ok()? })
     };

@@ -33,6 +33,7 @@ impl KafkaUrl {
         let bootstrap = bootstrap.ok_or_else(|| refused("names no broker that can be reached"))?;
         let topic = topic.trim_end_matches('/');
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        // These are Kafka's own rules; a name that breaks them would be reported as a topic that is not there.
         if topic.is_empty() || topic.len() > 249 || !topic.chars().all(is_plain) {
             return Err(refused("does not end with the name of a topic"));
         }
@@ -53,6 +54,7 @@ fn address(host: &str) -> Option<String> {
     if host.contains(is_odd) {
         return None;
     }
+    // An address of version 6 has colons of its own within its brackets.
     let after_brackets = host.rsplit_once(']').map_or(host, |(_, after)| after);
     match after_brackets.rsplit_once(':') {
         Some((_, port)) => {

@@ -29,6 +29,7 @@ pub(super) async fn run(
                 // Where there is no JetStream nothing can be looked for, and that is all that there is to say.
                 let mut findings = Deployment::default().check(&at.context).await?;
                 findings.retain(|finding| finding.setting == "jetstream");
+                // JetStream is there, so the error of the arguments is what is wrong.
                 if findings.is_empty() {
                     return Err(error);
                 }

@@ -26,6 +26,7 @@ use crate::error::{CliError, chain};
 const OPTIONAL: [&str; 3] =
     ["\"$SYS.REQ.USER.INFO\"", "API.INFO\"", "API.STREAM.INFO.KV_DLQ_ROUTER\""];
 /// Time limit for one server.
+// Several servers are tried in a row, and one that is silent must leave time for the next.
 const CONNECTING: Duration = Duration::from_secs(3);
 /// Time limit for all servers together.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -83,6 +84,7 @@ impl Broker {
             .name("dlq")
             .connection_timeout(CONNECTING)
             .require_tls(scheme == "tls")
+            // The client reports refusals by events alone: the request that was refused only runs into its timeout.
             .event_callback(move |event| {
                 let heard = Arc::clone(&heard);
                 async move { hear(&heard, &event) }
@@ -101,6 +103,7 @@ impl Broker {
             })?;
         }
         if let Some(file) = &args.tls_ca {
+            // The client would report a missing file as an error of the connection.
             if !file.is_file() {
                 let text = format!("there is no file {} with certificates", file.display());
                 return Err(CliError::refused(text));
@@ -130,10 +133,14 @@ impl Broker {
     /// where it names one only.
     pub(crate) async fn each(&self) -> Result<Vec<Client>, CliError> {
         let mut clients = Vec::new();
+        // The one server of a URL is heard by the connection that there is.
         for server in self.servers.iter().filter(|_| self.servers.len() > 1) {
             let name = format!("{}:{}", server.host(), server.port());
             let options = ConnectOptions::clone(&self.options)
+                // Otherwise the client moves to another server of the cluster, and two of these connections would hear
+                // the same one.
                 .ignore_discovered_servers()
+                // A router starts also while one of the servers is down, and hears it once it is back.
                 .retry_on_initial_connect()
                 .event_callback(move |event| {
                     match event {
@@ -252,6 +259,7 @@ impl Broker {
         match names {
             Ok(names) if names.is_empty() => " (there are no streams)".to_owned(),
             Ok(names) => format!(" (there are {})", names.join(", ")),
+            // The names are a help in another error, which must not be lost for theirs.
             Err(_) => String::new(),
         }
     }
@@ -275,6 +283,7 @@ impl Broker {
 /// A stream of dead letters as it is; `None` when it is one of something else.
 pub(crate) fn existing(config: &stream::Config) -> Option<DlqStream> {
     let prefixes = config.subjects.iter().filter_map(|subject| subject.strip_suffix(".>"));
+    // Both subjects together tell a stream of letters from one of messages, whatever its name.
     let mut prefixes = prefixes
         .filter(|prefix| config.subjects.iter().any(|other| *other == format!("{prefix}-aside.>")));
     let prefix = prefixes.next()?;
@@ -282,6 +291,8 @@ pub(crate) fn existing(config: &stream::Config) -> Option<DlqStream> {
         DlqStream::new()
             .name(&config.name)
             .prefix(prefix)
+            // The settings are taken over as they are: with others the stream would be changed by whoever only looks at
+            // it.
             .max_age(config.max_age)
             .replicas(config.num_replicas)
             .duplicate_window(config.duplicate_window),
@@ -314,6 +325,7 @@ fn hear(refusals: &Refusals, event: &Event) {
             refusals.is_lost.store(true, Ordering::Relaxed);
             tracing::warn!("the connection to the server is lost");
         }
+        // The first connection is an event as well, and no news to anybody.
         Event::Connected if refusals.is_lost.swap(false, Ordering::Relaxed) => {
             tracing::warn!("connected to the server again");
         }

@@ -19,12 +19,15 @@ pub(super) async fn run(
     out: &mut Output,
     args: IngestArgs,
 ) -> Result<ExitCode, CliError> {
+    // A file or receiver that cannot be used ends the command before anything is taken from the stream.
     let telling = Telling::open(&args)?;
     let durable = args.durable.as_deref().unwrap_or(DURABLE);
     let stream = at.permitted(at.letters()).await?;
+    // They are asked for before the store is opened, which creates it: see `broker::store`.
     let marks = at.permitted(at.marks(&stream)).await?;
     let into = broker::store(&args, &marks, &at.shown, durable).await?;
     let letters = NatsLetters::new(&at.context, stream).consumer(durable);
+    // While one batch is written to the store the next one arrives.
     let letters = letters.prefetch(args.batch.saturating_mul(2));
     let letters = if args.once { letters.until_end() } else { letters };
     let opening = async { Ok(letters.follow(into.name.clone(), args.lease).await?) };

@@ -36,6 +36,7 @@ pub(crate) async fn run(
         mut command => {
             let looking = async {
                 let stream = at.letters().await?;
+                // The error names the store that the letters go into, so the marks are read even though nothing is done.
                 if broker::changes(&command) {
                     let marks = at.marks(&stream).await?;
                     return Err(Mark::no_changes(&marks, &at.shown, command.name()));
@@ -53,6 +54,7 @@ pub(crate) async fn run(
                 let read = broker::read(NatsLetters::new(&at.context, stream), range).await?;
                 broker::look(read.letters.clone(), out, &at.shown, command).await
             };
+            // A right may be lacking at any step, so all of them are watched together.
             return at.permitted(looking).await;
         }
     };

@@ -26,6 +26,7 @@ pub(super) async fn run(
     let id = broker::operation(&args);
     let planning = async {
         let stream = at.letters().await?;
+        // A letter that a store has would be sent without its knowledge, and a second time from there.
         Mark::refuse_kept(&at.marks(&stream).await?, &at.shown)?;
         let mut letters = NatsLetters::new(&at.context, stream);
         if let Some(key) = &at.key {
@@ -42,6 +43,7 @@ pub(super) async fn run(
         };
         let filter = args.filter.clone().resolve(&all).await?;
         must_exist(&all, &at.shown, &filter).await?;
+        // The selection is made to be refused: an empty filter needs --all.
         if !args.change.all {
             let _ = Selection::matching(filter.clone())?;
         }
@@ -75,6 +77,7 @@ pub(super) async fn run(
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
     };
+    // The rest is not watched for refusals: a subject that is refused is the outcome of its letters, and others go on.
     let report = until_asked(|stop| {
         let (replay, replaying) = (&replay, &mut replaying);
         async move {

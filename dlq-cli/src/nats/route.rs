@@ -16,6 +16,7 @@ pub(super) async fn run(
     out: &mut Output,
     args: RouteArgs,
 ) -> Result<ExitCode, CliError> {
+    // The recorder has to be there before the router makes its counters.
     let counted = Counted::open(args.metrics.as_deref(), "this router").await?;
     let router = broker.permitted(open(broker, &args)).await?;
     if broker.has_others() {
@@ -36,6 +37,7 @@ pub(super) async fn run(
     } else {
         out.document(&report)?;
     }
+    // The report comes before the error: what was routed is in the stream.
     if report.broken > 0 {
         let text = "a part of the router broke down, which ended it; start it again, and what was in flight comes again";
         return Err(CliError::failed(text));
@@ -80,6 +82,8 @@ async fn open(broker: &Broker, args: &RouteArgs) -> Result<EventRouter, CliError
         let store = crate::open::store(url, true).await?;
         builder = builder.store(store.store().clone());
     }
+    // Advisories are plain messages that a server forgets: each server is listened to, so that one which dies makes
+    // nobody deaf.
     for client in broker.each().await? {
         builder = builder.also_heard_by(client);
     }

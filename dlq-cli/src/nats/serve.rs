@@ -29,6 +29,7 @@ impl Measured {
         args: &BrokerArgs,
         asked: &ServeAtBrokerArgs,
     ) -> Result<Self, CliError> {
+        // A URL that is wrong is refused at the start, and not by every look.
         NatsUrl::parse(scheme, rest)?;
         Ok(Self {
             scheme: scheme.to_owned(),

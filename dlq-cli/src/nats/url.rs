@@ -36,6 +36,7 @@ impl fmt::Debug for Login {
 impl NatsUrl {
     pub(crate) fn parse(scheme: &str, rest: &str) -> Result<Self, CliError> {
         let (authority, stream) = rest.split_once('/').unwrap_or((rest, ""));
+        // The last one: a password may have an `@` that nobody has escaped.
         let (login, hosts) = match authority.rsplit_once('@') {
             Some((login, hosts)) => (Some(Login::parse(login)?), hosts),
             None => (None, authority),
@@ -50,6 +51,8 @@ impl NatsUrl {
             return Err(refused("names no server"));
         }
         let stream = stream.trim_end_matches('/');
+        // The server allows most of these in no name of a stream; `?` and `#` would begin a query or a fragment, which
+        // mean nothing here.
         let odd = |c: char| c.is_whitespace() || c.is_control() || "./\\*>?#".contains(c);
         if stream.contains(odd) {
             return Err(refused("does not end with the name of a stream"));
@@ -71,6 +74,7 @@ impl Login {
             Some((user, password)) => {
                 Ok(Self::Password(percent_decode(user)?, percent_decode(password)?))
             }
+            // Without a colon it is a token, as other clients of NATS read it.
             None => percent_decode(text).map(Self::Token),
         }
     }

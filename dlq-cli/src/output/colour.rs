@@ -4,6 +4,7 @@ use std::env;
 
 /// Returns true if whoever looks has not asked for none: with `NO_COLOR`, or a terminal that has none.
 pub(super) fn is_wanted() -> bool {
+    // By the convention of NO_COLOR an empty value counts as not set.
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

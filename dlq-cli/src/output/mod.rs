@@ -45,12 +45,14 @@ impl Output {
     pub(crate) fn new(format: Format, wide: bool) -> Self {
         let width = if wide { None } else { width() };
         let has_colours = io::stdout().is_terminal() && colour::is_wanted();
+        // It is locked once, and every line is written without asking again: nothing else of this process prints there.
         let out = BufWriter::new(io::stdout().lock());
         Self { format, out, width, mask: Mask::default(), has_colours, page: None, lacks: None }
     }
 
     /// Shows what people read at a terminal in a pager, where it is longer than the terminal. For verbs that ask nothing.
     pub(crate) fn paged(mut self) -> Self {
+        // JSON is for programs, which a pager would keep waiting.
         self.page = (self.is_terminal() && self.is_table()).then(Vec::new);
         self
     }
@@ -150,7 +152,9 @@ impl Output {
     /// Writes out what is buffered, and returns once it was read if a pager shows it. Then says what the terminal had no
     /// room for.
     pub(crate) fn flush(&mut self) -> Result<(), CliError> {
+        // The page is taken out, so that a second flush shows only what came since.
         if let Some(page) = self.page.as_mut().map(std::mem::take)
+            // Where no pager can be started the text is written as if there had never been one.
             && !(is_longer_than_terminal(&page) && pager::show(&page)?)
         {
             self.out.write_all(&page)?;

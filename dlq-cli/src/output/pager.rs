@@ -23,6 +23,7 @@ pub(super) fn show(text: &[u8]) -> io::Result<bool> {
         // Most readers leave before the end.
         let _ = input.write_all(text);
     }
+    // The prompt must not come back while somebody reads.
     let ended = pager.wait()?;
     Ok(!ended.code().is_some_and(|code| NOT_RUN.contains(&code)))
 }
@@ -39,6 +40,7 @@ fn command() -> Option<Command> {
     if matches!(said.trim(), "" | "cat") {
         return None;
     }
+    // A pager may be set with arguments, as in `less -S`, which the shell takes apart.
     let (shell, flag) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
     let mut command = Command::new(shell);
     command.args([flag, &said]);

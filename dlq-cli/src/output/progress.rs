@@ -108,12 +108,14 @@ impl Progress {
     ) -> T {
         let mut work = pin!(work);
         self.set(0);
+        // Where nobody sees the bar the store is not asked for it.
         while !self.0.is_hidden() {
             let look = async {
                 tokio::time::sleep(LOOK).await;
                 left().await
             };
             tokio::select! {
+                // Finished work comes first, and is not kept waiting for a count that nobody needs any more.
                 biased;
                 done = &mut work => {
                     self.end();

@@ -85,6 +85,7 @@ impl Cell {
 
     /// A time, as its age.
     pub(crate) fn age(at: Timestamp) -> Self {
+        // Negative, so that sorting by age puts the youngest first, as the shown text suggests.
         Self { text: age(at), number: Some(-i128::from(at.as_millis())) }
     }
 
@@ -139,6 +140,7 @@ impl Table {
     pub(crate) fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         let cells = cells.into_iter().map(|cell| {
             let cell: Cell = cell.into();
+            // Escaped before it is measured, since escapes are longer than the characters that they stand for.
             let text = escape(&cell.text);
             cell.shown(text)
         });
@@ -164,6 +166,7 @@ impl Table {
         let column = |index: &usize| {
             let column = self.columns[*index];
             let kind = if column.kind == Kind::Extra { Kind::Plain } else { column.kind };
+            // Somebody has asked for these columns by name, so none of them is left out for want of room.
             Column { rank: 0, kind, ..column }
         };
         self.columns = chosen.iter().map(column).collect();
@@ -196,6 +199,7 @@ impl Table {
                 let text = fit(&cell.text, *width);
                 let is_state = column.kind == Kind::State && row > 0;
                 let in_colour = if is_state { colour::painted(&text) } else { text.clone() };
+                // The blanks are counted by the text without its colour, whose codes take no room at a terminal.
                 let behind = " ".repeat(width.saturating_sub(text.width()));
                 line.push_str(&format!("{:gap$}{text}{behind}", ""));
                 painted.push_str(&format!("{:gap$}{in_colour}{behind}", ""));

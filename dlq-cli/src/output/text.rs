@@ -3,6 +3,7 @@
 use unicode_width::UnicodeWidthStr as _;
 
 /// Maximum number of bytes for a column, with combining marks.
+// A letter with a few marks takes less; without a limit one cell could hold a megabyte of them.
 const LARGEST: usize = 16;
 
 /// Text cut to this width at a terminal, with a mark. Wide characters count as two.
@@ -15,6 +16,7 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     for char in text.chars().take(width.saturating_mul(LARGEST / 4)) {
         let end = cut.len();
         cut.push(char);
+        // One column is left for the mark.
         if cut.width() >= width {
             cut.truncate(end);
             break;

@@ -33,6 +33,7 @@ impl Broker {
             )));
         }
         let client = url.connect().await.map_err(|error| error.about(&shown))?;
+        // The key tells by its form whether another library writes there; nothing is asked of the server for it.
         let foreign = ForeignLetters::of(&client, &url.key);
         let key = foreign.as_ref().map_or(&*url.key, ForeignLetters::key);
         let letters = RedisLetters::new(&client, key);

@@ -52,6 +52,7 @@ pub(super) async fn run(
         }
         mut command => {
             if broker::changes(&command) {
+                // There are no marks: nothing of ours is written beside the letters of another library.
                 return Err(broker::Mark::no_changes(&[], shown, command.name()));
             }
             let entries = letters.entries().await.map_err(|error| at.failed(error))?;
@@ -80,6 +81,7 @@ async fn ingest(
             at.letters.dialect()
         )));
     }
+    // It has none, but asks the server, so that a key which holds something else is refused before a store is made.
     at.letters.marks().await.map_err(|error| at.failed(error))?;
     let into = broker::store(&args, &[], at.shown, "").await?;
     let letters = at.letters.clone();

@@ -26,9 +26,11 @@ pub(crate) async fn run(
     url: &str,
     args: ForeignArgs,
 ) -> Result<ExitCode, CliError> {
+    // The URL is not the one of --from, whose password is kept already.
     secret::keep(url);
     let shown = secret::without_password(url);
     let mut messages = open(url, &shown, &args).await?;
+    // A dry run opens and counts as well: an address or a prefix that is wrong is found by it.
     let count = messages.count().await.map_err(|error| failed(error, &shown))?;
     say!("{count} messages of event-dlq at {shown}");
     if args.consumer.is_none() {

@@ -47,6 +47,7 @@ pub(crate) async fn run(
             at.shown
         )));
     }
+    // Letters of other libraries have verbs of their own, behind the refusals that hold for both.
     if let Some(letters) = &at.foreign {
         return foreign::run(letters, &at.shown, out, command).await;
     }

@@ -23,6 +23,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     broker::refuse_what_stores_take(&args)?;
     let id = broker::operation(&args);
+    // This comes before the target is looked at: where the letters are in a store, that is the advice that helps.
     Mark::refuse_kept(&at.marks().await?, &at.shown)?;
     let target = match args.to.as_str() {
         "origin" => RedisTarget::Origin,

@@ -38,6 +38,7 @@ impl Address {
         let at = if login.is_empty() { "" } else { "@" };
         let node = |host: &str| format!("{scheme}://{login}{at}{host}/{database}");
         let mut address = Self::default();
+        // Each node has the login, since a cluster or a sentinel may lead to any of them.
         address.nodes.extend(hosts.split(',').filter(|host| !host.is_empty()).map(node));
         if address.nodes.is_empty() {
             return Err("it names no host".to_owned());
@@ -85,6 +86,7 @@ pub(crate) fn not_opened(url: &str, error: StoreError) -> CliError {
     let advice = format!(
         "say that letters may be lost with the server's memory: --from '{shown}{joined}durability=memory'"
     );
+    // Libraries name their own items in an error, which nobody can type at a prompt.
     let translated = |text: String| text.replace(ADVICE, &advice);
     let error = match CliError::from(error) {
         CliError::Failed(text) => CliError::Failed(translated(text)),

@@ -62,6 +62,7 @@ impl RedisUrl {
         }
         let node = |host: &str| format!("{scheme}://{login}{host}/{database}");
         let nodes = hosts.split(',').map(node).collect();
+        // The login is left encoded, since the client decodes it from the URL of each node.
         let key = percent_decode(key).map_err(|_| refused("the key is not percent-encoded"))?;
         Ok(Self { nodes, master, authority, key })
     }

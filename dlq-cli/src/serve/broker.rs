@@ -55,6 +55,7 @@ impl<M: Measure> Watched for Brokered<M> {
     type Observation = QueueDepth;
 
     async fn begin(&mut self) -> Result<(), CliError> {
+        // There is nothing to open at a broker, so the first look is a measurement whose figures are dropped.
         self.at.measure().await.map(|_| ())
     }
 
@@ -70,6 +71,7 @@ impl<M: Measure> Watched for Brokered<M> {
         let letters = found.by_part.values().sum();
         let stats = Stats {
             total: letters,
+            // A broker knows no status: until an ingest or a replay has taken them, all of its letters wait.
             by_status: [(Status::Pending, letters)].into(),
             oldest_unresolved: found.oldest,
             ..Stats::default()

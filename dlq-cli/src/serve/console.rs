@@ -52,8 +52,11 @@ pub(super) async fn open(
         return Ok(None);
     }
     let has_login = !tokens.is_empty();
+    // Without a login the audit names whoever started the process, as it would for the command.
     let access =
         if has_login { Access::tokens(tokens) } else { Access::open().actor(ask::actor(None).who) };
+    // The console asks the store itself, by a connection of its own: a slow page must not hold up the look for
+    // `/metrics`.
     let store = open::store(url, false).await?;
     let mut admin = Admin::new(store).access(access).via(via);
     let mut mask = args.mask.clone();
@@ -82,9 +85,11 @@ pub(super) fn refuse(args: &ServeArgs, shown: &str) -> Result<(), CliError> {
 
 /// Returns the tokens that let people and programs in: those of the file that is named, or else of the configuration.
 pub(super) async fn tokens(args: &ServeArgs) -> Result<Vec<Token>, CliError> {
+    // A token file that nobody needs is not read, so that its absence ends nothing.
     if !args.console {
         return Ok(Vec::new());
     }
+    // The file takes the place of the configuration rather than adding to it: whoever names it knows who is let in.
     let Some(path) = &args.token_file else {
         let configured = contexts::console_tokens().await?;
         return configured
@@ -140,6 +145,7 @@ fn token(name: &str, role: &str, secret: &str) -> Result<Token, CliError> {
     let role: Role = role.parse().map_err(|_| {
         CliError::refused(format!("the role of {name} is none; expected read, operate or admin"))
     })?;
+    // `Token` would never accept it, and its owner would look for the mistake in what they type.
     if secret.len() < Token::SHORTEST {
         return Err(CliError::refused(format!(
             "the token of {name} has fewer than {} characters and could be guessed; make one with: openssl rand -hex 16",

@@ -28,6 +28,7 @@ impl Counted {
         let (listener, at) = listen(address).await?;
         let recorder = PrometheusBuilder::new().build_recorder();
         let counts = recorder.handle();
+        // A process has one recorder, which must be there before the work creates its first counter.
         metrics::set_global_recorder(recorder)
             .map_err(|error| CliError::failed(format!("nothing can be counted: {error}")))?;
         say!("dlq: what {verb} counts is served at http://{at}/metrics");
@@ -44,6 +45,7 @@ impl Counted {
             // Without an address nothing is answered, and the work alone decides the end.
             pending().await
         };
+        // Requests end with the work, and nobody is told: a scraper asks again.
         tokio::select! {
             done = work => done,
             never = answering => never,

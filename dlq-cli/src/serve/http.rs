@@ -30,6 +30,7 @@ use super::look::Page;
 use dlq_core::store::HealthState;
 
 /// Maximum number of connections at once; further ones wait to be accepted.
+// Each connection is a file, of which a process has 1,024 by default on many systems, and shares them with the store.
 const MOST: usize = 128;
 /// The longest head of a request, in bytes.
 const HEAD: usize = 8 * 1024;
@@ -55,9 +56,12 @@ pub(super) async fn answer(listener: TcpListener, pages: Pages, console: Option<
     let (room, keeps) = (Arc::new(Semaphore::new(MOST)), console.is_some());
     let router = router(pages, console);
     let mut answering = JoinSet::new();
+    // The loop ends only with its own task, since the semaphore is never closed.
     loop {
         // Tasks that have ended are taken out, or the set would grow with every request.
         while answering.try_join_next().is_some() {}
+        // A place is taken before a connection is accepted: those that wait do so in the kernel, where they cost this
+        // process nothing.
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -67,6 +71,7 @@ pub(super) async fn answer(listener: TcpListener, pages: Pages, console: Option<
                     drop(place);
                 });
             }
+            // An error here is most often a shortage of files, by which a loop without a pause would take a whole core.
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 sleep(PAUSE).await;
@@ -85,6 +90,7 @@ fn router(pages: Pages, console: Option<Router>) -> Router {
                 let text = "there is nothing here; try /metrics or /health\n";
                 reply(StatusCode::NOT_FOUND, TEXT, text.to_owned())
             }),
+        // Merged, the two paths of metrics come before the console, and ask for no login there either: probes have none.
         Some(console) => own.merge(console.with_state(())),
     };
     own.with_state(pages).layer(map_response(plain))
@@ -97,6 +103,7 @@ async fn plain(mut response: Response) -> Response {
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         let allow = response.headers().get(header::ALLOW).cloned();
         let text = "this method is not answered here\n".to_owned();
+        // axum answers this one without a body, which says nothing to whoever tries by hand.
         response = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, text);
         if let Some(allow) = allow {
             response.headers_mut().insert(header::ALLOW, allow);
@@ -118,6 +125,7 @@ async fn metrics(State(pages): State<Pages>) -> Response {
 async fn health(State(pages): State<Pages>) -> Response {
     match latest(pages).await {
         Ok(page) => {
+            // A backlog is no reason for an orchestrator to restart this process, so `degraded` is 200.
             let is_ill = page.health.state == HealthState::Unhealthy;
             let status = if is_ill { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
             reply(status, "application/json", serde_json::json!(page.health).to_string() + "\n")
@@ -128,6 +136,7 @@ async fn health(State(pages): State<Pages>) -> Response {
 
 /// Returns the latest page. Only before the first look is there anything to wait for.
 async fn latest(mut pages: Pages) -> Result<Arc<Page>, Response> {
+    // A scrape right after the start waits instead of being a gap in the graph.
     let seen = timeout(DEPARTURE, pages.wait_for(Option::is_some)).await;
     let page = seen.ok().and_then(Result::ok).and_then(|page| page.clone());
     let text = "there is no look yet, or it is ending\n";
@@ -161,6 +170,7 @@ async fn one(
             response
         })
     });
+    // hyper bounds the reading of a head alone; a client that reads nothing of its answer is the stream's to notice.
     let io = TokioIo::new(Stalling { stream, stalled: None });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -168,6 +178,7 @@ async fn one(
         .max_buf_size(HEAD)
         .keep_alive(keeps)
         .serve_connection(io, service);
+    // Without the shutdown of hyper the stream comes back, to answer a late client and to read what it still sends.
     let ended = std::future::poll_fn(|context| connection.poll_without_shutdown(context)).await;
     let mut stream = connection.into_parts().io.into_inner();
     let is_late = ended.as_ref().is_err_and(hyper::Error::is_timeout);
@@ -178,6 +189,7 @@ async fn one(
         }
     }
     if is_late {
+        // hyper closes a connection that is late without an answer, so that one is written here.
         let text = "the request took too long\n";
         let head = format!(
             "HTTP/1.1 408 Request Timeout\r\nContent-Type: {TEXT}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -187,6 +199,7 @@ async fn one(
             return;
         }
     }
+    // A close with unread bytes sends a reset, by which the client may lose the answer that it was sent.
     if stream.shutdown().await.is_ok() {
         let mut nowhere = tokio::io::sink();
         let _ = timeout(REST.1, tokio::io::copy(&mut stream.take(REST.0), &mut nowhere)).await;
@@ -206,10 +219,12 @@ impl<S: Unpin> Stalling<S> {
         context: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        // Every write that succeeds begins the time anew: a client may be slow, and must not stand still.
         if let Poll::Ready(done) = write(Pin::new(&mut self.stream), context) {
             self.stalled = None;
             return Poll::Ready(done);
         }
+        // The timer is kept from poll to poll. A new one each time would never end.
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(DEPARTURE)));
         ready!(stalled.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Number of topics, and of consumers, that have a label of their own.
+// Every label is a series that Prometheus keeps; subjects may hold ids, and be without number.
 pub(super) const MOST: usize = 100;
 /// The label of the rest.
 pub(super) const OTHER: &str = "other";

@@ -64,6 +64,8 @@ impl<W: Watched> Looker<W> {
     /// Opens it for the first time. Only what will never be right is an error.
     pub(super) async fn begin(&mut self) -> Result<(), CliError> {
         match timeout(PATIENCE, self.watched.begin()).await {
+            // A store that does not answer may come, and probes should say that it does not; a URL that is wrong never
+            // will be right.
             Ok(Err(refused @ CliError::Refused(_))) => Err(refused),
             _ => Ok(()),
         }
@@ -83,6 +85,8 @@ impl<W: Watched> Looker<W> {
                 self.memory.looks[0] += 1;
                 self.watched.health(found, now)
             }
+            // The connection is dropped also after a timeout: a server that was replaced keeps old connections silent
+            // for minutes.
             Err(why) => {
                 self.memory.looks[1] += 1;
                 self.watched.forget();

@@ -100,6 +100,7 @@ pub(crate) async fn run(
             args.group_metrics
         )));
     }
+    // Tokens are read before anything is opened, so that a mistake in them ends the command and not a request.
     let tokens = console::tokens(&args).await?;
     let health = HealthThresholds::default().backlog(args.max_backlog).age(args.max_age);
     let shown = without_password(url);
@@ -133,6 +134,7 @@ pub(crate) async fn run(
             let via = Default::default();
             let console = console::open(url, &args, tokens, via).await?;
             let counts = Arc::<Counts>::default();
+            // Alerts open the store by themselves: their reading of groups may be slow, and the look has eight seconds.
             let source = Opened::new(Url(url.to_owned()));
             let alerts =
                 GroupAlerts::new(&args.alerts, &shown, &counts)?.map(|it| it.source(source));
@@ -141,6 +143,8 @@ pub(crate) async fn run(
             let looker = Looker::new(stored, SystemClock::shared());
             until_asked(|stop| async {
                 let serving = serve(looker, &shown, args, console, stop);
+                // The alerts outlive the listener by a moment: what they have claimed is sent and noted before the
+                // process ends.
                 let serving = beside(serving, alerts.map(|it| move |stop| it.run(stop)));
                 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
                 let serving = beside(serving, replaying.map(|it| move |stop| it.run(stop)));
@@ -191,6 +195,7 @@ impl Replaying {
         let mut replaying = Self { url, at, via, brokers, clusters, dispatcher: None };
         match replaying.open().await {
             Ok(dispatcher) => replaying.dispatcher = Some(dispatcher),
+            // Metrics are served all the same, which is how an operator learns of the outage.
             Err(CliError::Failed(why)) => {
                 say!("no letter is sent yet, and sending begins once the store answers: {why}");
             }
@@ -270,6 +275,7 @@ async fn serve<W: Watched>(
     let console = console.map(|console| console.router);
     let (pages, seen) = tokio::sync::watch::channel(None);
     tokio::select! {
+        // Neither of the first two ends. They write nothing, so they can be dropped wherever they are.
         () = look(looker, args.every, &pages) => {}
         () = http::answer(listener, seen, console) => {}
         () = stop => {}
@@ -339,6 +345,7 @@ impl StoreOpener for Url {
     /// A file that was removed or replaced goes on answering those who have it open.
     fn identity(&self) -> Option<(u64, u64)> {
         let path = self.0.strip_prefix("sqlite://")?;
+        // Device and inode tell a replaced file from the one that is open, where the path is the same for both.
         identity(std::fs::metadata(path).ok()?)
     }
 }
@@ -350,6 +357,8 @@ fn identity(file: std::fs::Metadata) -> Option<(u64, u64)> {
 }
 
 #[cfg(not(unix))]
+// Elsewhere the standard library has no stable call for such a number, so there a replaced file is noticed by its errors
+// alone.
 fn identity(_: std::fs::Metadata) -> Option<(u64, u64)> {
     Some((0, 0))
 }

@@ -19,11 +19,13 @@ use crate::alert::Counts;
 
 /// A page of what every look says, and of what `export` sets.
 pub(super) fn page(is_up: bool, memory: &Memory, export: impl FnOnce()) -> String {
+    // A recorder that lived on would go on showing series of consumers and topics that are gone.
     let recorder = PrometheusBuilder::new().build_recorder();
     with_local_recorder(&recorder, || {
         set(&names::STORE_UP, f64::from(u8::from(is_up)));
         set(&names::LOOK_SECONDS, memory.took.as_secs_f64());
         for (outcome, count) in ["answered", "failed"].into_iter().zip(memory.looks) {
+            // Counts are kept outside of the recorder, which is new for each look, and set as absolute values.
             names::LOOKS.counter(vec![Label::new("outcome", outcome)]).absolute(count);
         }
         if let Some(answered) = memory.answered {
@@ -41,7 +43,9 @@ pub(super) fn store(
     max_age: Duration,
     now: Timestamp,
 ) {
+    // It is exported so that an alert rule can compare with it, and has no number of its own to keep in step.
     set(&names::MAX_AGE, max_age.as_secs_f64());
+    // Counters are shown also while the store is down: one that vanished and came back would look like a restart.
     for (topic, class, count) in written.counts() {
         let labels =
             vec![Label::new("topic", topic.to_owned()), Label::new("class", class.as_str())];
@@ -152,6 +156,7 @@ fn groups(groups: &[Group], waiting: u64) {
 fn operations(found: &StoreObservation, now: Timestamp) {
     let overdue = found.next_due.map(|due| now.since(due)).unwrap_or_default();
     set(&names::OVERDUE, overdue.as_secs_f64());
+    // States without an operation have a zero, since an alert on an absent series never fires.
     for state in OperationState::ALL.iter().filter(|state| !state.is_final()) {
         let count = found.operations.iter().filter(|operation| operation.state == *state).count();
         one(&names::OPERATIONS, "state", state.as_str(), count as u64);

@@ -73,6 +73,8 @@ impl<P: StoreOpener> StoreSource for Opened<P> {
             self.open = Some((identity, store.clone()));
             return Ok(store);
         }
+        // The old one is closed before the new one is opened, or a file that was replaced would be held until both are
+        // there.
         self.open = None;
         let store = self.place.open().await?;
         self.open = Some((identity, store.clone()));
@@ -109,9 +111,12 @@ impl<P: StoreOpener> Watched for Stored<P> {
 
     async fn find(&mut self) -> Result<StoreObservation, String> {
         let store = self.opened.store().await.map_err(CliError::into_message)?;
+        // These are several questions and no snapshot: figures of one look may differ by what happens between two of
+        // them.
         let asked = async {
             let stats = store.stats(Filter::new()).await?;
             let mut waiting = Filter::new();
+            // Those that somebody has to look at: retries and letters on their way come to an end by themselves.
             waiting.statuses = vec![Status::Pending, Status::Held, Status::Quarantined];
             let groups = match self.limits.groups {
                 0 => None,

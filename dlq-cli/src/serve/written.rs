@@ -39,6 +39,7 @@ impl Written {
     ) -> Result<(), StoreError> {
         // A letter from the future would end the counting until then.
         let newest = stats.newest.unwrap_or(Timestamp::EPOCH).min(SystemClock.now());
+        // The first look counts nothing: what was there before this process is no rise of its counter.
         let Some((counted, upto)) = self.marks else {
             largest(&stats.by_subject).into_keys().for_each(|topic| self.learn(topic));
             self.marks = Some((newest, newest));
@@ -46,6 +47,8 @@ impl Written {
         };
         let mut found = Vec::new();
         if upto > counted {
+            // `since` is inclusive and `until` is not; moved by a step, the intervals of two looks meet without an
+            // overlap.
             let mut came = Filter::new().since(counted.after(STEP)).until(upto.after(STEP));
             came.statuses = DEAD.to_vec();
             for class in ErrorClass::ALL {
@@ -53,6 +56,8 @@ impl Written {
                 found.push((class, store.stats(came.with_class(*class)).await?.by_subject));
             }
         }
+        // All questions are asked before anything is added, so that an error in the middle leaves the counts as they
+        // were.
         for (class, topics) in found {
             for (topic, count) in topics {
                 self.learn(&topic);
@@ -61,6 +66,7 @@ impl Written {
                 *self.counts.entry((topic.to_owned(), *class)).or_default() += count;
             }
         }
+        // The mark never goes back, as it would after the newest letter is deleted: letters would be counted twice.
         self.marks = Some((upto, newest.max(upto)));
         Ok(())
     }
