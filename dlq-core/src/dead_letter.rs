@@ -339,6 +339,7 @@ impl DeadLetter {
     /// The latest error as one line: message and sources.
     #[must_use]
     pub fn error(&self) -> String {
+        // A message may die unrun, of crashes or of replays. Then the reason is all there is to show.
         self.failure().map_or_else(|| self.reason.to_string(), Failure::report)
     }
 
@@ -413,6 +414,7 @@ pub struct LetterSummary {
 }
 
 const _: () = {
+    // Both travel between tasks. Checked here, where the error is short, and not where something is spawned.
     const fn send_sync<T: Send + Sync>() {}
     send_sync::<DeadLetter>();
     send_sync::<crate::Delivery>();

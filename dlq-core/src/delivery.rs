@@ -120,6 +120,7 @@ impl Delivery {
     }
 
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        // This copies only while another clone is alive.
         change(Arc::make_mut(&mut self.shared));
         self
     }
@@ -363,6 +364,7 @@ impl Delivery {
 const _: () = assert!(size_of::<Delivery>() == 2 * size_of::<usize>());
 
 fn unnamed() -> Arc<str> {
+    // One empty name serves all deliveries that are still unnamed, without an allocation for each.
     static UNNAMED: OnceLock<Arc<str>> = OnceLock::new();
     UNNAMED.get_or_init(|| Arc::from("")).clone()
 }

@@ -44,7 +44,8 @@ impl fmt::Display for StoreErrorKind {
     }
 }
 
-/// A store operation that did not complete. Nothing was changed unless the error's text says otherwise.
+/// A store operation that did not complete. Nothing was changed unless the error's text says otherwise, or the store made
+/// the change and its answer was lost (`Unavailable`). Repeating the call is safe.
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -174,6 +175,7 @@ impl TransportError {
     /// Returns true if the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
+        // A message that can never be read is skipped by its source, so the next call concerns another one.
         matches!(self.kind, TransportErrorKind::Unavailable | TransportErrorKind::Corrupt)
     }
 }

@@ -31,6 +31,7 @@ macro_rules! words {
         }
 
         impl fmt::Display for $name {
+            // `pad` respects the width that a caller asks for, as columns of a table need it.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(self.as_str()) }
         }
 
@@ -73,6 +74,7 @@ pub struct UnknownWord {
 
 impl UnknownWord {
     pub(crate) fn new(what: &'static str, found: &str, expected: &'static [&'static str]) -> Self {
+        // The word comes from outside, in any length; the error stays readable.
         Self { what, found: found.chars().take(80).collect(), expected }
     }
 }
@@ -236,7 +238,8 @@ impl From<ErrorClass> for Classification {
     }
 }
 
-/// Texts longer than this many bytes are cut in a [`Failure`], with a mark.
+/// Texts longer than this many bytes are cut in a [`Failure`], with a mark, so that no letter is refused for its
+/// error (G8).
 pub const MAX_TEXT: usize = 8 * 1024;
 /// Source chains longer than this are cut in a [`Failure`], with a mark.
 pub const MAX_CHAIN: usize = 16;
@@ -297,6 +300,7 @@ impl Failure {
         Self {
             class: judged.class,
             cause,
+            // Names of generic types can be of any length.
             error_type: cut(error_type),
             messages,
             location: None,
@@ -312,6 +316,7 @@ impl Failure {
     #[track_caller]
     pub fn from_error<E: Error + ?Sized>(class: impl Into<Classification>, error: &E) -> Self {
         let failure = Self::of_type(class, std::any::type_name::<E>(), error);
+        // The location is asked for here and not in a closure, which would be its own caller.
         failure.with_location(Location::caller().to_string())
     }
 
@@ -444,6 +449,7 @@ pub struct History {
 impl History {
     /// Number of attempts that are kept in full.
     pub const MAX: usize = 100;
+    // The oldest attempts are never dropped, since they show how the trouble began.
     const FIRST: usize = 10;
 
     /// No attempt yet.
@@ -499,6 +505,7 @@ impl History {
         let Some(attempts) = self.attempts.as_mut().filter(|attempts| attempts.len() > 2) else {
             return false;
         };
+        // The first attempt tells how it began and the last one why it ended, so both are kept longest.
         let middle = attempts.len() / 2;
         Arc::make_mut(attempts).remove(middle);
         self.omitted += 1;
@@ -557,6 +564,7 @@ mod attempts {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Attempts, D::Error> {
         let attempts = Vec::deserialize(d)?;
+        // An empty history is `None` everywhere, so that two empty ones are equal.
         Ok((!attempts.is_empty()).then(|| Arc::new(attempts)))
     }
 }

@@ -62,6 +62,7 @@ impl Headers {
     /// The last value under `name`, which is the one a later hop wrote.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
+        // Whoever adds a header to those present writes behind them, so the last one is the latest.
         self.0.iter().rev().find(|header| header.name == name).and_then(|h| h.value.as_deref())
     }
 
@@ -208,6 +209,7 @@ impl Message {
     /// Takes id and type of the event from the headers of these names.
     pub(crate) fn named_by(mut self, id: Option<&str>, event: Option<&str>) -> Self {
         if let Some(name) = id {
+            // The header that was named is the only source: without it the message has no id, whatever it had before.
             self.id = self.headers.get_str(name).map(Arc::from);
         }
         if let Some(name) = event {
@@ -272,6 +274,7 @@ impl fmt::Debug for Message {
             .field("subject", &self.subject)
             .field("event", &self.event)
             .field("key", &self.key)
+            // Headers may hold personal data or secrets, and what is shown here ends in logs.
             .field("headers", &self.headers.len())
             .field("payload", &self.payload.as_ref().map(Bytes::len))
             .field("published_at", &self.published_at)

@@ -85,6 +85,9 @@ pub trait Settle: fmt::Debug + Send + 'static {
     /// # Errors
     ///
     /// When the lease could not be extended; `Lost` when it is no longer ours.
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the lease was extended; extending again is safe.
     fn extend(&mut self) -> impl Future<Output = Result<(), TransportError>> + Send;
 
     /// Returns the time after which the broker hands the message out again unless the lease is extended; `None` for no
@@ -189,6 +192,8 @@ impl Addressee {
     #[must_use]
     pub fn with_recipients(mut self, recipients: Arc<dyn Recipients>) -> Self {
         let (consumer, handlers) = (&self.name, recipients.names());
+        // One handler under another name is most likely a slip. With several, as in a router, no name could fit them
+        // all.
         if let [handler] = &*handlers
             && handler != consumer
         {
@@ -284,7 +289,8 @@ pub trait Source: fmt::Debug + Send + 'static {
         ready(())
     }
 
-    /// Stops fetching and gives back what was fetched but not yielded. Calling it twice is fine.
+    /// Stops fetching and gives back what was fetched but not yielded. Calling it twice is fine. What cannot be
+    /// given back comes again.
     fn close(&mut self) -> impl Future<Output = ()> + Send;
 }
 
@@ -332,6 +338,7 @@ pub struct SettleOnce {
 impl SettleOnce {
     /// Wraps the handle of `delivery`.
     pub fn new(settle: impl Settle, delivery: &Delivery) -> Self {
+        // The origin is kept for the log alone, since the delivery itself may be gone when the handle is dropped.
         Self { inner: Some(Box::new(settle)), origin: delivery.origin().clone() }
     }
 

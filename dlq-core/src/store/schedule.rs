@@ -87,6 +87,7 @@ impl Schedule {
     #[must_use]
     pub fn takes(&self, letter: &DeadLetter) -> bool {
         letter.state.status == Status::Pending
+            // A death that was only reported may be none. An operator decides about such letters.
             && letter.confirmed
             && letter.state.due.is_none()
             && letter.state.operation.is_none()
