@@ -220,6 +220,7 @@ impl From<BoxError> for Setback {
         match error.downcast::<Self>() {
             Ok(setback) => *setback,
             Err(error) => {
+                // An error that nobody has judged is retried rather than given up.
                 let judged = Classification::transient();
                 let failure = Failure::of_type(judged, "unknown", &*error);
                 Self::Failed(Box::new(Attempt { number: 1, generation: 0, failure }))
@@ -236,7 +237,7 @@ impl From<BoxError> for Setback {
     note = "if it is the error of a layer: put `ClassifyErrorsLayer` around it, `.layer((ClassifyErrorsLayer::new(|error: &{Self}| …), layer))`"
 )]
 pub trait ClassifiedError: Send + 'static {
-    /// The setback it is.
+    /// Returns the setback that the error is, or carries in a box.
     fn into_setback(self) -> Setback;
 }
 
@@ -266,6 +267,7 @@ pub(crate) fn classified<R: IsDone, E: ClassifiedError>(
 #[cold]
 #[inline(never)]
 fn setback<E: ClassifiedError>(error: E) -> Setback {
+    // Kept out of line, so that the path of a success stays short.
     error.into_setback()
 }
 
@@ -361,6 +363,7 @@ impl GivenUp {
             class: ErrorClass::Permanent,
             cause: delivery.history().last().map(|failure| failure.cause),
             history: delivery.history().clone(),
+            // The delivery has the number of the run that would come next.
             attempts: delivery.attempt().saturating_sub(1),
             crashes: delivery.crashes(),
         }
@@ -479,6 +482,7 @@ struct Unwritten {
 
 impl RouteError {
     pub(crate) fn new(cause: String, source: StoreError) -> Self {
+        // Boxed: every message's result is moved through the layers, and hardly any is this error.
         Self(Box::new(Unwritten { cause, source }))
     }
 

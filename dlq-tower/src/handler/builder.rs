@@ -434,6 +434,8 @@ impl<I: Idempotency> Stages<I> {
         S: Clone + Send + Sync + 'static,
         S::Future: Send + 'static,
     {
+        // The permit stands inside retry, so who waits for the next attempt holds none (G4), and outside idempotency,
+        // so who waits for a permit holds no claim.
         let service = match &self.once {
             Some(once) => once.layer(service),
             None => Once::without(service),
@@ -456,6 +458,7 @@ impl Settings {
         let mut overrides = self.config.overrides(&name);
         if let Some(Environment { prefix, lookup, is_shared }) = &self.env {
             if *is_shared {
+                // Only the variables of the process can be listed, so misspelt names are found only there.
                 env::check(prefix, &name, env::variables())?;
             }
             // The environment wins over the configuration, and both win over code.
@@ -473,6 +476,7 @@ impl Settings {
             (false, Some(_)) => wrong(
                 "`idempotency_key` but no store to keep its keys in; call `.idempotency(store)`",
             ),
+            // A store without a key would look like protection and give none.
             (true, None) => wrong(
                 "a store for idempotency but no `idempotency_key`; set one, e.g. the id of the event",
             ),
@@ -491,6 +495,8 @@ impl Settings {
 
     fn once<I: Idempotency>(&self, store: Option<Arc<I>>) -> Option<IdempotencyLayer<I>> {
         let (store, key) = store.zip(self.idempotency_key.clone())?;
+        // Keys are kept under the present name, even for a letter that comes under a former one: both are the same
+        // message.
         let layer = IdempotencyLayer::sharing(store, key)
             .consumer(Arc::clone(&self.name))
             .former_names(self.aliases.iter().cloned())
