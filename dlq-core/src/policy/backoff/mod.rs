@@ -167,6 +167,7 @@ impl Backoff {
                 }
                 delay
             }
+            // Stages of retry topics are fixed, so a ladder has no jitter.
             Self::Ladder { .. } => self.longest(attempt)?,
             Self::Custom(delays) => return delays.delay(attempt, seed),
         })
