@@ -7,6 +7,9 @@ use std::fmt;
 pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
 
 /// Kind of failure of a store operation, for programs.
+///
+/// Dead-letter routing takes `Unavailable`, `Corrupt` and `Incompatible` for trouble of the store, and its consumer
+/// pauses. It takes any other kind for trouble of one letter, whose message waits alone while the rest goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
@@ -117,7 +120,8 @@ impl Error for StoreError {
     }
 }
 
-/// Kind of failure of a transport operation, for programs.
+/// Kind of failure of a transport operation, for programs. A source may be asked again after `Unavailable` and
+/// `Corrupt`; after any other kind it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportErrorKind {

@@ -122,6 +122,7 @@ impl Search {
     /// # Errors
     ///
     /// When the letters cannot be read.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing: a search only reads.

@@ -85,6 +85,7 @@ pub trait Settle: fmt::Debug + Send + 'static {
     /// # Errors
     ///
     /// When the lease could not be extended; `Lost` when it is no longer ours.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves it open whether the lease was extended; extending again is safe.

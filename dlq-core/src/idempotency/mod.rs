@@ -137,6 +137,7 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<IdempotencyClaim, StoreError>> + Send;
 
     /// Extends a claim to `lease` from now; `false` when it is no longer ours.
+    ///
     /// # Errors
     ///
     /// When the store does not answer. It is open then whether the claim was extended.
@@ -152,6 +153,7 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
 
     /// Makes the key done for `keep`; `false` when the claim is no longer ours (then nothing changed). Saying it again
     /// with the same token changes nothing and is `true` again.
+    ///
     /// # Errors
     ///
     /// When the store does not answer. It is open then whether the key is done, and saying it again is safe.
@@ -168,6 +170,7 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
 
     /// Gives the key free; `false` when the claim is no longer ours (then nothing changed). Saying it again with the
     /// same token counts nothing and is `true` again.
+    ///
     /// # Errors
     ///
     /// When the store does not answer. It is open then whether the key is free, and saying it again is safe.
@@ -210,6 +213,7 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     /// Forgets keys that were done and kept long enough, and keys that are not done and untouched for [`KEEP_FREE`]
     /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many. A consumer asks for it
     /// in the background, a batch at a time; whoever has none has to, or the keys grow without end.
+    ///
     /// # Errors
     ///
     /// When the store does not answer. The next call goes on.

@@ -190,7 +190,8 @@ pub struct ProcessedEvent {
     pub consumer: String,
     /// End of the processing.
     pub status: Processed,
-    /// Number of the attempt.
+    /// Number of the attempt. Of a success it is the number with which the delivery began: attempts that failed before it in
+    /// the same process are not counted in.
     pub attempt: u32,
     /// Duration of the attempt.
     #[serde(with = "duration_nanos", rename = "duration_ns")]
