@@ -434,8 +434,8 @@ impl<I: Idempotency> Stages<I> {
         S: Clone + Send + Sync + 'static,
         S::Future: Send + 'static,
     {
-        // The permit stands inside retry, so who waits for the next attempt holds none (G4), and outside idempotency,
-        // so who waits for a permit holds no claim.
+        // The permit stands inside retry, so a message that waits for its next attempt holds none (G4), and outside idempotency,
+        // so one that waits for a permit holds no claim.
         let service = match &self.once {
             Some(once) => once.layer(service),
             None => Once::without(service),
