@@ -56,7 +56,7 @@ impl Fields {
     }
 
     fn add_position(&mut self, position: &Position) {
-        // An opaque position is a text of any length. The others fit into the array below, without an allocation.
+        // An opaque position may be long. The others fit into the array below, without an allocation.
         if let Position::Opaque(..) = position {
             self.add(position.to_string().as_bytes());
             return;

@@ -309,8 +309,7 @@ impl World {
         let group = self.group(stream, group);
         let binding = Binding::of(&death.letter, delivery.message());
         let hop = delivery.delayed_retries().saturating_add(1);
-        // The number of replays is part of it, or the first hop of a replayed message would be taken for that of its
-        // former life.
+        // A death may be sent back several times, and each time has hops of its own.
         let identity = (death, hop, delivery.replays(), binding);
         let record = Record { delivery, consumer, death, history, attempts };
         // A settled hop is still known: a writer that did not get its answer writes again, and must not make the message run

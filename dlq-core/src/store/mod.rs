@@ -396,8 +396,7 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
 }
 
-/// Calls for operators and maintenance jobs. Each action of an operator is written to the audit together with what it
-/// changes.
+/// Calls for operators and maintenance jobs. Each action of an operator has an entry in the [audit](Self::audit).
 pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
     /// Marks the selected letters, each in one step, in bounded batches that are one entry in the audit. Letters that
     /// somebody holds a live claim on are skipped and counted; a claim whose lease has ended is void. Whatever was arranged
