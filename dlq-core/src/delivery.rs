@@ -27,6 +27,9 @@ pub enum DeliveredFrom {
 ///
 /// Three counts are kept apart: *attempts* are runs of the handler, *deliveries* are times the broker handed the
 /// message out, *crashes* are runs that ended with the process.
+///
+/// A setter changes the delivery that it returns, and no clone that was made before. Only a
+/// [decoded](Self::keep_decoded) value is seen by the clones that exist.
 #[derive(Clone)]
 #[must_use]
 pub struct Delivery {

@@ -1,4 +1,8 @@
 //! [`Failure`]: why an attempt did not succeed, and the closed vocabularies around it.
+//!
+//! A [`Classifier`] judges the error of a handler, which becomes a [`Failure`]. A failure with its number is an
+//! [`Attempt`]. The attempts of a message are its [`History`], which goes with it to the retry queue and into the dead
+//! letter.
 
 use std::error::Error;
 use std::fmt;
@@ -81,6 +85,9 @@ impl UnknownWord {
 
 words! {
     /// Class of an error: whether another attempt could succeed.
+    ///
+    /// An error that nobody has classified is `Transient`. A failure with the cause `decode`, `malformed` or `oversize`
+    /// is given up whatever its class, since the bytes of a message never change.
     ErrorClass("class") {
         /// Another attempt may succeed: retry.
         Transient = "transient" | "retryable",
@@ -91,6 +98,9 @@ words! {
 
 words! {
     /// Kind of problem that made an attempt fail.
+    ///
+    /// The cause is of one attempt, and the [`Reason`] of the whole message: one that is `exhausted` may have failed of
+    /// another cause each time.
     Cause("cause") {
         /// The handler returned an error.
         Error = "error",
@@ -109,6 +119,8 @@ words! {
 
 words! {
     /// Reason why a message was given up.
+    ///
+    /// A retry record has the reason that its message would die of, which is `exhausted`.
     Reason("reason") {
         /// The error was classified permanent.
         Permanent = "permanent" | "unrecoverable" | "terminal" | "panic" | "decode_fail",
@@ -144,7 +156,8 @@ impl Default for ErrorClass {
 pub struct Classification {
     /// Class of the error.
     pub class: ErrorClass,
-    /// Delay that the failing side asked for; overrides the policy's own delay.
+    /// Delay that the failing side asked for. Overrides the policy's own delay, up to the longest that the
+    /// [policy](crate::RetryPolicy::with_max_retry_after) permits.
     pub retry_after: Option<Duration>,
 }
 
@@ -259,9 +272,9 @@ pub struct Failure {
     pub messages: Vec<String>,
     /// Place where the error was turned into a failure: `file:line:column`.
     pub location: Option<String>,
-    /// When the attempt ended.
+    /// When the attempt ended. The epoch until [`timed`](Self::timed) sets it.
     pub at: Timestamp,
-    /// Duration of the attempt.
+    /// Duration of the attempt. Zero until [`timed`](Self::timed) sets it.
     #[serde(with = "duration_nanos", rename = "duration_ns")]
     pub duration: Duration,
     /// Delay that the failing side asked for.
@@ -407,7 +420,8 @@ fn floor_boundary(text: &str, limit: usize) -> usize {
     cut
 }
 
-/// Cuts a text to [`MAX_TEXT`] bytes and marks the cut.
+/// Cuts a text to [`MAX_TEXT`] bytes and marks the cut. The mark comes on top, so a text that was cut is a little
+/// longer. Cuts between characters.
 #[must_use]
 pub fn bounded(text: &str) -> String {
     if text.len() <= MAX_TEXT {
@@ -459,6 +473,8 @@ impl History {
     }
 
     /// Adds the latest attempt. Adding an attempt that is already the latest changes nothing.
+    ///
+    /// If there are [`MAX`](Self::MAX) attempts, one is dropped and counted as [omitted](Self::omitted).
     pub fn push(&mut self, attempt: Attempt) {
         let Some(attempts) = &mut self.attempts else {
             self.attempts = Some(Arc::new(vec![attempt]));
@@ -475,7 +491,7 @@ impl History {
         attempts.push(attempt);
     }
 
-    /// Drops backtraces and cuts every text to `limit` bytes, with a mark.
+    /// Drops backtraces and cuts every text to `limit` bytes, with a mark. The number of attempts stays.
     pub fn shorten(&mut self, limit: usize) {
         let is_short = |Attempt { failure, .. }: &Attempt| {
             let named = failure.group.iter().chain(&failure.location);

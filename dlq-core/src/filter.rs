@@ -13,6 +13,8 @@ use crate::{
 /// Selection of letters. Fields are joined by *and*, the values of one field by *or*; an empty field matches any
 /// letter.
 ///
+/// `since` and `died_since` include their moment, `until` does not.
+///
 /// ```
 /// use dlq_core::{Cause, Filter};
 ///

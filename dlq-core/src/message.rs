@@ -194,13 +194,14 @@ impl Message {
         self
     }
 
-    /// Replaces the payload; `None` makes a tombstone.
+    /// Replaces the payload; `None` makes a tombstone. Key and headers stay.
     pub fn with_payload(mut self, payload: Option<Bytes>) -> Self {
         self.payload = payload;
         self
     }
 
-    /// Sets the time at which the producer or the broker says it was published. Defaults to none.
+    /// Sets the time at which the producer or the broker says it was published. It is part of the identity of the
+    /// message's [letter](crate::LetterId), so each reading of the message has to give the same. Defaults to none.
     pub fn with_published_at(mut self, at: Timestamp) -> Self {
         self.published_at = Some(at);
         self

@@ -135,28 +135,28 @@ impl Capabilities {
         }
     }
 
-    /// Sets the order it can keep.
+    /// Sets the order it can keep. Defaults to [`Ordering::None`], with which a consumer refuses ordered handlers.
     #[must_use]
     pub const fn with_ordering(mut self, ordering: Ordering) -> Self {
         self.ordering = ordering;
         self
     }
 
-    /// Sets whether it counts deliveries.
+    /// Sets whether it counts deliveries. Defaults to no.
     #[must_use]
     pub const fn with_counts_deliveries(mut self, yes: bool) -> Self {
         self.counts_deliveries = yes;
         self
     }
 
-    /// Sets whether a delivery counts that an orderly stop ended.
+    /// Sets whether a delivery counts that an orderly stop ended. Defaults to yes.
     #[must_use]
     pub const fn with_counts_stops(mut self, yes: bool) -> Self {
         self.counts_stops = yes;
         self
     }
 
-    /// Sets whether it can release with a delay.
+    /// Sets whether it can release with a delay. Defaults to no.
     #[must_use]
     pub const fn with_delayed_release(mut self, yes: bool) -> Self {
         self.delayed_release = yes;

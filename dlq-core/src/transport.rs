@@ -37,7 +37,8 @@ pub trait Transport<C: ?Sized>: Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<Self::Source, TransportError>> + Send;
 
-    /// Opens the queue of delayed retries. `None` if the description goes without.
+    /// Opens the queue of delayed retries. `None` if the description goes without: then the store keeps them, if
+    /// there is one, or the broker holds the message back and forgets its attempts.
     fn retry_queue(
         &self,
         client: &C,

@@ -68,6 +68,8 @@ pub enum Next {
 /// Retry policy: the number of attempts, the delays between them, and where a message waits.
 ///
 /// Read from configuration, it has the fields of [`RetryPolicyOverrides`]; one that contradicts itself is refused.
+///
+/// The setters take whatever they are given. A handler [checks](Self::check) its policy when it is built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RetryPolicyOverrides")]
 #[must_use]

@@ -16,6 +16,9 @@ pub struct ClaimToken {
 }
 
 /// A letter in somebody's hands.
+///
+/// It ends by [`Claims::finish`](super::Claims::finish) with its token. A claim that is not finished ends with its
+/// lease, which counts a crash when the letter is claimed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Proof of the claim.

@@ -252,7 +252,7 @@ impl fmt::Debug for Edit {
     }
 }
 
-/// State of a letter's ownership, as its store knows it.
+/// State of a letter's ownership, as its store knows it. An edit is refused if either is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hands {
     /// True if somebody has claimed the letter and the lease has not ended.

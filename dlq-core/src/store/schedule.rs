@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::{DeadLetter, ErrorClass, Status};
 
 /// The automatic schedule: letters come back by themselves, a few at a time.
+///
+/// A run makes letters due, and their consumers claim them as they claim retries. There is one run in each interval for
+/// each consumer's name, whichever process asks first; see [`Claims::run_schedule`](super::Claims::run_schedule).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]

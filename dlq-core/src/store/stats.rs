@@ -69,6 +69,9 @@ impl Stats {
 }
 
 /// Letters that failed for the same reason in the same place.
+///
+/// A group has the letters of one [fingerprint](crate::Fingerprint) and one consumer. Its key is
+/// [`GroupKey`](super::GroupKey), by which decisions about it are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// The identity of the group.
