@@ -34,6 +34,9 @@ pub enum Done {
 }
 
 /// An attempt did not end well.
+///
+/// The retry stage makes another attempt or a death of `Failed`, a death of `Crashed` and a deferral of `Deferred`. It
+/// waits for the end of `InFlight` while it has a slot for that, and defers the message otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Setback {
@@ -301,6 +304,8 @@ impl IsDone for Done {
 }
 
 /// Decision of the retry stage about a message in flight.
+///
+/// Dead-letter routing carries it out: it writes the letter or the retry record, and then makes the [`Settlement`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {

@@ -63,6 +63,10 @@ pub(super) struct Settings {
 
 /// Builds a [`Consumer`]: at once for a source ([`build`](Self::build)), or opening what a transport describes
 /// ([`open`](Self::open)).
+///
+/// Two things are needed: what runs, a [`handler`](Self::handler) or a [`stack`](Self::stack); and for a handler a
+/// place for its dead letters, a store by [`dead_letters`](Self::dead_letters) or a [`sink`](Self::sink), unless a
+/// transport describes one. Everything else has a default.
 #[must_use = "a builder does nothing until it is built"]
 pub struct ConsumerBuilder<From = Given> {
     pub(super) from: From,

@@ -56,6 +56,9 @@ pub fn handler<F>(name: impl Into<Arc<str>>, function: F) -> HandlerBuilder<F> {
 type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// A handler whose settings are being made. See the [module docs](super) for which setting wins.
+///
+/// No setting is needed. What the setters are given is checked by [`build`](Self::build), which refuses settings that
+/// contradict each other.
 #[must_use = "a handler does nothing until it is built"]
 pub struct HandlerBuilder<H, S = (), C = Unclassified, I = BoxIdempotency> {
     function: H,
