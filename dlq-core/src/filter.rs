@@ -202,5 +202,6 @@ impl Filter {
 /// The form in which error texts are searched: lower case by Unicode's rules, the same in every store.
 #[must_use]
 pub fn searchable(text: &str) -> String {
+    // Databases have rules of their own for this, so stores keep error texts in this form beside the original.
     text.to_lowercase()
 }

@@ -110,6 +110,7 @@ impl<S: Source> Opened<S> {
         C: Sync + ?Sized,
         T: Transport<C, Source = S>,
     {
+        // If a later part fails, the earlier ones stay at the broker, and opening again takes them over.
         let name = transport.consumer_name().ok_or_else(unnamed)?;
         let dead_letters = transport.dead_letters(client, name).await?;
         let retry_queue = transport.retry_queue(client, name).await?;

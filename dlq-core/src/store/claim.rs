@@ -39,6 +39,7 @@ impl Claim {
     #[must_use]
     pub const fn next_death(&self) -> Death {
         let generation = self.letter.generation;
+        // A record has the generation of its next death already.
         let generation = if self.continues { generation } else { generation.saturating_add(1) };
         Death { letter: self.letter.id, generation }
     }

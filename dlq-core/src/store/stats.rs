@@ -49,6 +49,7 @@ impl Stats {
 
     /// Counts one letter. The reference that every store agrees with.
     pub fn add(&mut self, letter: &LetterSummary) {
+        // Ages are by the time of storing, which is the store's clock for all letters.
         let at = letter.state.created_at;
         self.total += 1;
         *self.by_status.entry(letter.state.status).or_default() += 1;
