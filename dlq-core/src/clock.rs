@@ -84,6 +84,7 @@ fn nanos(duration: Duration) -> i64 {
 impl Timestamp {
     /// The text form, which always has this length: the years that can be have four digits.
     fn text(self) -> [u8; 30] {
+        // Formatted by hand: every record and many headers carry times, and a general formatter is slower.
         const DAY: i64 = 86_400_000_000_000;
         let of_day = self.0.rem_euclid(DAY);
         let (year, month, day) = date(self.0.div_euclid(DAY));
@@ -189,6 +190,7 @@ impl Clock for SystemClock {
         reason = "the one place where the machine's clock is read"
     )]
     fn now(&self) -> Timestamp {
+        // A machine whose clock is set before 1970 is wrong, but must not stop a consumer.
         match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
             Ok(elapsed) => Timestamp::EPOCH.after(elapsed),
             Err(error) => Timestamp::EPOCH.before(error.duration()),

@@ -22,6 +22,11 @@ pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
     ///
     /// When the mark is not known to be durable; the message is then not run now. `Conflict` when it is known that
     /// another process has the message: then it is not run here at all.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the mark is durable. A mark that stays counts as a crash until
+    /// [`end`](Self::end) removes it.
     fn begin(&self, letter: LetterId) -> impl Future<Output = Result<u32, StoreError>> + Send;
 
     /// The run has ended, and leaves at most so many marks of this message: none when it is over, and when it is to run
@@ -32,6 +37,10 @@ pub trait CrashMarks: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// When it is not known whether the marks are gone: other processes count what is left as a crash.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the marks are gone. It may be told again.
     fn end(
         &self,
         letter: LetterId,

@@ -15,6 +15,10 @@ use crate::{
 
 words! {
     /// State of a letter.
+    ///
+    /// Operations and the schedule send back `pending` letters only. A claim makes a letter `replaying`, and the end of
+    /// the claim makes it `resolved`, `retrying`, or `pending` once more after another death. An operator
+    /// [marks](crate::store::Mark) letters as `quarantined`, `pending` or `resolved`.
     Status("status") {
         /// Dead; waits for somebody or something to send it back.
         Pending = "pending",
@@ -43,6 +47,9 @@ impl Status {
 
 words! {
     /// Reason why a letter is resolved.
+    ///
+    /// A store believes it of the end of a claim, of an operator's mark, and of letters that are
+    /// [restored](crate::store::rules::restored); not of letters that are put.
     Resolution("resolution") {
         /// A replay ran the handler to success.
         Succeeded = "succeeded",
@@ -168,7 +175,8 @@ pub struct DeadLetter {
     pub fingerprint: Fingerprint,
     /// When it died (or, for a retry record, when it was enqueued).
     pub died_at: Timestamp,
-    /// True if the death was witnessed; false if it was only reported by somebody else.
+    /// True if the death was witnessed; false if it was only reported by somebody else. The automatic schedule
+    /// leaves reported deaths alone.
     pub confirmed: bool,
     /// Declared attributes, for filters.
     pub attributes: BTreeMap<String, String>,
@@ -336,9 +344,10 @@ impl DeadLetter {
         self.history.last()
     }
 
-    /// The latest error as one line: message and sources.
+    /// The latest error as one line: message and sources. Without a failed attempt it is the reason of the death.
     #[must_use]
     pub fn error(&self) -> String {
+        // A message may die unrun, of crashes or of replays. Then the reason is all there is to show.
         self.failure().map_or_else(|| self.reason.to_string(), Failure::report)
     }
 
@@ -413,6 +422,7 @@ pub struct LetterSummary {
 }
 
 const _: () = {
+    // Both travel between tasks. Checked here, where the error is short, and not where something is spawned.
     const fn send_sync<T: Send + Sync>() {}
     send_sync::<DeadLetter>();
     send_sync::<crate::Delivery>();

@@ -27,6 +27,9 @@ pub enum DeliveredFrom {
 ///
 /// Three counts are kept apart: *attempts* are runs of the handler, *deliveries* are times the broker handed the
 /// message out, *crashes* are runs that ended with the process.
+///
+/// A setter changes the delivery that it returns, and no clone that was made before. Only a
+/// [decoded](Self::keep_decoded) value is seen by the clones that exist.
 #[derive(Clone)]
 #[must_use]
 pub struct Delivery {
@@ -120,6 +123,7 @@ impl Delivery {
     }
 
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        // This copies only while another clone is alive.
         change(Arc::make_mut(&mut self.shared));
         self
     }
@@ -363,6 +367,7 @@ impl Delivery {
 const _: () = assert!(size_of::<Delivery>() == 2 * size_of::<usize>());
 
 fn unnamed() -> Arc<str> {
+    // One empty name serves all deliveries that are still unnamed, without an allocation for each.
     static UNNAMED: OnceLock<Arc<str>> = OnceLock::new();
     UNNAMED.get_or_init(|| Arc::from("")).clone()
 }

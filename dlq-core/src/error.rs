@@ -7,6 +7,9 @@ use std::fmt;
 pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
 
 /// Kind of failure of a store operation, for programs.
+///
+/// Dead-letter routing takes `Unavailable`, `Corrupt` and `Incompatible` for trouble of the store, and its consumer
+/// pauses. It takes any other kind for trouble of one letter, whose message waits alone while the rest goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
@@ -44,7 +47,8 @@ impl fmt::Display for StoreErrorKind {
     }
 }
 
-/// A store operation that did not complete. Nothing was changed unless the error's text says otherwise.
+/// A store operation that did not complete. Nothing was changed unless the error's text says otherwise, or the store made
+/// the change and its answer was lost (`Unavailable`). Repeating the call is safe.
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -116,7 +120,8 @@ impl Error for StoreError {
     }
 }
 
-/// Kind of failure of a transport operation, for programs.
+/// Kind of failure of a transport operation, for programs. A source may be asked again after `Unavailable` and
+/// `Corrupt`; after any other kind it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportErrorKind {
@@ -174,6 +179,7 @@ impl TransportError {
     /// Returns true if the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
+        // A message that can never be read is skipped by its source, so the next call concerns another one.
         matches!(self.kind, TransportErrorKind::Unavailable | TransportErrorKind::Corrupt)
     }
 }

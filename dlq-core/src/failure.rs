@@ -1,4 +1,8 @@
 //! [`Failure`]: why an attempt did not succeed, and the closed vocabularies around it.
+//!
+//! A [`Classifier`] judges the error of a handler, which becomes a [`Failure`]. A failure with its number is an
+//! [`Attempt`]. The attempts of a message are its [`History`], which goes with it to the retry queue and into the dead
+//! letter.
 
 use std::error::Error;
 use std::fmt;
@@ -31,6 +35,7 @@ macro_rules! words {
         }
 
         impl fmt::Display for $name {
+            // `pad` respects the width that a caller asks for, as columns of a table need it.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(self.as_str()) }
         }
 
@@ -73,12 +78,16 @@ pub struct UnknownWord {
 
 impl UnknownWord {
     pub(crate) fn new(what: &'static str, found: &str, expected: &'static [&'static str]) -> Self {
+        // The word comes from outside, in any length; the error stays readable.
         Self { what, found: found.chars().take(80).collect(), expected }
     }
 }
 
 words! {
     /// Class of an error: whether another attempt could succeed.
+    ///
+    /// An error that nobody has classified is `Transient`. A failure with the cause `decode`, `malformed` or `oversize`
+    /// is given up whatever its class, since the bytes of a message never change.
     ErrorClass("class") {
         /// Another attempt may succeed: retry.
         Transient = "transient" | "retryable",
@@ -89,6 +98,9 @@ words! {
 
 words! {
     /// Kind of problem that made an attempt fail.
+    ///
+    /// The cause is of one attempt, and the [`Reason`] of the whole message: one that is `exhausted` may have failed of
+    /// another cause each time.
     Cause("cause") {
         /// The handler returned an error.
         Error = "error",
@@ -107,6 +119,8 @@ words! {
 
 words! {
     /// Reason why a message was given up.
+    ///
+    /// A retry record has the reason that its message would die of, which is `exhausted`.
     Reason("reason") {
         /// The error was classified permanent.
         Permanent = "permanent" | "unrecoverable" | "terminal" | "panic" | "decode_fail",
@@ -142,7 +156,8 @@ impl Default for ErrorClass {
 pub struct Classification {
     /// Class of the error.
     pub class: ErrorClass,
-    /// Delay that the failing side asked for; overrides the policy's own delay.
+    /// Delay that the failing side asked for. Overrides the policy's own delay, up to the longest that the
+    /// [policy](crate::RetryPolicy::with_max_retry_after) permits.
     pub retry_after: Option<Duration>,
 }
 
@@ -236,7 +251,8 @@ impl From<ErrorClass> for Classification {
     }
 }
 
-/// Texts longer than this many bytes are cut in a [`Failure`], with a mark.
+/// Texts longer than this many bytes are cut in a [`Failure`], with a mark, so that no letter is refused for its
+/// error (G8).
 pub const MAX_TEXT: usize = 8 * 1024;
 /// Source chains longer than this are cut in a [`Failure`], with a mark.
 pub const MAX_CHAIN: usize = 16;
@@ -256,9 +272,9 @@ pub struct Failure {
     pub messages: Vec<String>,
     /// Place where the error was turned into a failure: `file:line:column`.
     pub location: Option<String>,
-    /// When the attempt ended.
+    /// When the attempt ended. The epoch until [`timed`](Self::timed) sets it.
     pub at: Timestamp,
-    /// Duration of the attempt.
+    /// Duration of the attempt. Zero until [`timed`](Self::timed) sets it.
     #[serde(with = "duration_nanos", rename = "duration_ns")]
     pub duration: Duration,
     /// Delay that the failing side asked for.
@@ -297,6 +313,7 @@ impl Failure {
         Self {
             class: judged.class,
             cause,
+            // Names of generic types can be of any length.
             error_type: cut(error_type),
             messages,
             location: None,
@@ -312,6 +329,7 @@ impl Failure {
     #[track_caller]
     pub fn from_error<E: Error + ?Sized>(class: impl Into<Classification>, error: &E) -> Self {
         let failure = Self::of_type(class, std::any::type_name::<E>(), error);
+        // The location is asked for here and not in a closure, which would be its own caller.
         failure.with_location(Location::caller().to_string())
     }
 
@@ -402,7 +420,8 @@ fn floor_boundary(text: &str, limit: usize) -> usize {
     cut
 }
 
-/// Cuts a text to [`MAX_TEXT`] bytes and marks the cut.
+/// Cuts a text to [`MAX_TEXT`] bytes and marks the cut. The mark comes on top, so a text that was cut is a little
+/// longer. Cuts between characters.
 #[must_use]
 pub fn bounded(text: &str) -> String {
     if text.len() <= MAX_TEXT {
@@ -444,6 +463,7 @@ pub struct History {
 impl History {
     /// Number of attempts that are kept in full.
     pub const MAX: usize = 100;
+    // The oldest attempts are never dropped, since they show how the trouble began.
     const FIRST: usize = 10;
 
     /// No attempt yet.
@@ -453,6 +473,8 @@ impl History {
     }
 
     /// Adds the latest attempt. Adding an attempt that is already the latest changes nothing.
+    ///
+    /// If there are [`MAX`](Self::MAX) attempts, one is dropped and counted as [omitted](Self::omitted).
     pub fn push(&mut self, attempt: Attempt) {
         let Some(attempts) = &mut self.attempts else {
             self.attempts = Some(Arc::new(vec![attempt]));
@@ -469,7 +491,7 @@ impl History {
         attempts.push(attempt);
     }
 
-    /// Drops backtraces and cuts every text to `limit` bytes, with a mark.
+    /// Drops backtraces and cuts every text to `limit` bytes, with a mark. The number of attempts stays.
     pub fn shorten(&mut self, limit: usize) {
         let is_short = |Attempt { failure, .. }: &Attempt| {
             let named = failure.group.iter().chain(&failure.location);
@@ -499,6 +521,7 @@ impl History {
         let Some(attempts) = self.attempts.as_mut().filter(|attempts| attempts.len() > 2) else {
             return false;
         };
+        // The first attempt tells how it began and the last one why it ended, so both are kept longest.
         let middle = attempts.len() / 2;
         Arc::make_mut(attempts).remove(middle);
         self.omitted += 1;
@@ -557,6 +580,7 @@ mod attempts {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Attempts, D::Error> {
         let attempts = Vec::deserialize(d)?;
+        // An empty history is `None` everywhere, so that two empty ones are equal.
         Ok((!attempts.is_empty()).then(|| Arc::new(attempts)))
     }
 }

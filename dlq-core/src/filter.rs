@@ -13,6 +13,8 @@ use crate::{
 /// Selection of letters. Fields are joined by *and*, the values of one field by *or*; an empty field matches any
 /// letter.
 ///
+/// `since` and `died_since` include their moment, `until` does not.
+///
 /// ```
 /// use dlq_core::{Cause, Filter};
 ///
@@ -200,5 +202,6 @@ impl Filter {
 /// The form in which error texts are searched: lower case by Unicode's rules, the same in every store.
 #[must_use]
 pub fn searchable(text: &str) -> String {
+    // Databases have rules of their own for this, so stores keep error texts in this form beside the original.
     text.to_lowercase()
 }

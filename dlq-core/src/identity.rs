@@ -14,6 +14,7 @@ pub(crate) struct Fields {
     /// Bytes that are not hashed yet. Most lists fit, and are hashed at once.
     text: [u8; 256],
     length: usize,
+    // Boxed and made late: a hasher takes about two kilobytes, and most lists never need one.
     hasher: Option<Box<blake3::Hasher>>,
 }
 
@@ -24,6 +25,8 @@ impl Fields {
 
     fn of(domain: &str) -> Self {
         let mut fields = Self::new();
+        // The domain keeps hashes for different purposes apart even if their fields are the same. Its version permits
+        // another scheme later.
         fields.add(domain.as_bytes());
         fields
     }
@@ -35,11 +38,13 @@ impl Fields {
             return;
         }
         let hasher = self.hasher.get_or_insert_with(Box::default);
+        // What was gathered goes first, so that the hash is that of all bytes in their order, however they came.
         hasher.update(&self.text[..self.length]).update(bytes);
         self.length = 0;
     }
 
     pub(crate) fn add(&mut self, bytes: &[u8]) {
+        // The width and the byte order are fixed, since hashes are compared between machines.
         self.bytes(&(bytes.len() as u64).to_le_bytes());
         self.bytes(bytes);
     }
@@ -51,6 +56,7 @@ impl Fields {
     }
 
     fn add_position(&mut self, position: &Position) {
+        // An opaque position may be long. The others fit into the array below, without an allocation.
         if let Position::Opaque(..) = position {
             self.add(position.to_string().as_bytes());
             return;
@@ -145,6 +151,7 @@ pub struct InvalidId {
 
 fn parse_hex(text: &str) -> Option<[u8; 16]> {
     let digits = text.as_bytes();
+    // The check on bytes comes first. Afterwards every chunk is a pair, and text beyond ASCII is refused as no digit.
     if digits.len() != 32 {
         return None;
     }
@@ -175,6 +182,8 @@ impl LetterId {
     /// The id of a message that stood at `origin` and was published at `published_at`, for `consumer`.
     #[must_use]
     pub fn of(origin: &Origin, published_at: Option<Timestamp>, consumer: &str) -> Self {
+        // The fields, their order and their form are part of every stored id. If one changed, messages that are already
+        // known would get second letters (G2).
         let mut fields = Fields::of("dlq letter v1");
         fields.add(origin.cluster().as_bytes());
         fields.add(origin.transport().as_bytes());
@@ -210,6 +219,8 @@ impl LetterId {
     /// The id under which another payload that claims this id is kept beside it.
     #[must_use]
     pub fn conflicting(&self, message: &Message) -> Self {
+        // The parts are those by which stores compare messages (`same_bytes`), so the second letter is recognised when
+        // it arrives again.
         let mut fields = Fields::of("dlq conflict v1");
         fields.add(&self.0);
         fields.add_option(message.payload().map(|payload| &payload[..]));
@@ -304,6 +315,7 @@ impl BindingKey {
     /// The key of this secret, which should have at least 16 bytes that cannot be guessed.
     #[must_use]
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
+        // The derived key is of no use elsewhere, even if an operator takes one secret for several purposes.
         Self(blake3::derive_key("dlq binding key v1", secret.as_ref()))
     }
 
@@ -315,6 +327,8 @@ impl BindingKey {
         fields.add(&death.generation.to_le_bytes());
         fields.add_option(message.payload().map(|payload| &payload[..]));
         fields.add_option(message.key().map(|key| &key[..]));
+        // `Fields` hashes without a key. The keyed hash over its whole result is as strong, since nobody finds two
+        // messages with one hash.
         let hash = blake3::keyed_hash(&self.0, &fields.finish::<32>());
         Binding(std::array::from_fn(|at| hash.as_bytes()[at]))
     }
@@ -323,6 +337,7 @@ impl BindingKey {
     #[must_use]
     pub fn fits(&self, binding: &Binding, death: &Death, message: &Message) -> bool {
         let own = self.bind(death, message);
+        // A comparison that ended at the first difference would tell a forger how many bytes were right.
         own.0.iter().zip(binding.0).fold(0, |differs, (own, other)| differs | (own ^ other)) == 0
     }
 }

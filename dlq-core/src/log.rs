@@ -59,6 +59,11 @@ pub trait Log: Debug + Send + Sync + 'static {
     ///
     /// As [`marks`](Self::marks); `Conflict` if the letters go into another store; `InvalidConfig` if the user may not read
     /// or confirm.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves at most the position with the name of the store behind. The next call for the same
+    /// store goes on from it.
     fn follow(
         &self,
         store: String,
@@ -111,6 +116,10 @@ pub trait Entries: Debug + Send {
     /// # Errors
     ///
     /// If the broker was not told; what was yielded comes again then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open which entries are confirmed. The others come again.
     fn confirm(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 

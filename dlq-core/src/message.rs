@@ -62,6 +62,7 @@ impl Headers {
     /// The last value under `name`, which is the one a later hop wrote.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
+        // Whoever adds a header to those present writes behind them, so the last one is the latest.
         self.0.iter().rev().find(|header| header.name == name).and_then(|h| h.value.as_deref())
     }
 
@@ -193,13 +194,14 @@ impl Message {
         self
     }
 
-    /// Replaces the payload; `None` makes a tombstone.
+    /// Replaces the payload; `None` makes a tombstone. Key and headers stay.
     pub fn with_payload(mut self, payload: Option<Bytes>) -> Self {
         self.payload = payload;
         self
     }
 
-    /// Sets the time at which the producer or the broker says it was published. Defaults to none.
+    /// Sets the time at which the producer or the broker says it was published. It is part of the identity of the
+    /// message's [letter](crate::LetterId), so each reading of the message has to give the same. Defaults to none.
     pub fn with_published_at(mut self, at: Timestamp) -> Self {
         self.published_at = Some(at);
         self
@@ -208,6 +210,7 @@ impl Message {
     /// Takes id and type of the event from the headers of these names.
     pub(crate) fn named_by(mut self, id: Option<&str>, event: Option<&str>) -> Self {
         if let Some(name) = id {
+            // The header that was named is the only source: without it the message has no id, whatever it had before.
             self.id = self.headers.get_str(name).map(Arc::from);
         }
         if let Some(name) = event {
@@ -272,6 +275,7 @@ impl fmt::Debug for Message {
             .field("subject", &self.subject)
             .field("event", &self.event)
             .field("key", &self.key)
+            // Headers may hold personal data or secrets, and what is shown here ends in logs.
             .field("headers", &self.headers.len())
             .field("payload", &self.payload.as_ref().map(Bytes::len))
             .field("published_at", &self.published_at)

@@ -49,6 +49,7 @@ impl Position {
         if id.len() <= Self::MAX_OPAQUE {
             return Ok(Self::Opaque(id));
         }
+        // Only as much is shown as would have been taken, since the id comes from outside.
         Err(InvalidPosition::new(&opaque_text(&id[..Self::MAX_OPAQUE])))
     }
 }
@@ -127,6 +128,8 @@ impl<'de> Deserialize<'de> for Position {
 #[serde(from = "Fields", into = "Fields")]
 #[must_use]
 pub struct Origin {
+    // Sources make one of these for each partition and share it, so that an origin costs no allocation for each
+    // message.
     stands: Arc<Stands>,
     position: Position,
 }

@@ -34,6 +34,7 @@ impl ReplayRules {
     /// Returns the reason why this letter is not sent. `sent_by` is the operation that has sent this death back last.
     #[must_use]
     pub fn skipped(&self, letter: &DeadLetter, sent_by: Option<OperationId>) -> Option<Skipped> {
+        // This comes before the cap, so that a death whose last permitted replay was made is reported as sent.
         if self.is_sent(sent_by) {
             return Some(Skipped::Sent);
         }

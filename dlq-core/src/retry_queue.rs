@@ -37,6 +37,10 @@ pub trait RetryQueue: fmt::Debug + Send + Sync + 'static {
     ///
     /// When it is not known to be durable; the caller then settles nothing. `Refused` when the queue can never hold this
     /// message, for one that is too large: it does not wait any more then, and dies.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the record is durable. Writing it again is safe.
     fn enqueue(
         &self,
         delayed_retry: DelayedRetry,

@@ -109,6 +109,7 @@ impl Search {
         {
             return false;
         }
+        // The payload is read as JSON only if a field is asked for, which costs far more than a search for text.
         if self.fields.is_empty() {
             return true;
         }
@@ -121,6 +122,10 @@ impl Search {
     /// # Errors
     ///
     /// When the letters cannot be read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing: a search only reads.
     pub async fn page(
         &self,
         letters: &impl Letters,
@@ -130,6 +135,7 @@ impl Search {
         let limit = request.limit.max(1) as usize;
         let mut found = SearchPage { letters: Vec::new(), read: 0, next: request.after };
         loop {
+            // No more is listed than may be read, so that the next part begins right behind.
             let left = request.read_at_most.max(1) - found.read;
             let list = PageRequest::new().order(request.order).after(found.next);
             let batch = list.limit(u32::try_from(left).unwrap_or(u32::MAX).min(BATCH));
@@ -160,6 +166,7 @@ impl Search {
         let mut seen = 0;
         while seen < listed.len() && found.letters.len() < limit {
             let some = in_memory(&listed[seen..]);
+            // One call reads all of these, since one for each would cost as many round trips.
             let whole = letters.get_all(some.iter().map(|letter| letter.id).collect()).await?;
             let mut whole = whole.iter().peekable();
             for summary in some {

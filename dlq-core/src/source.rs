@@ -85,6 +85,10 @@ pub trait Settle: fmt::Debug + Send + 'static {
     /// # Errors
     ///
     /// When the lease could not be extended; `Lost` when it is no longer ours.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the lease was extended; extending again is safe.
     fn extend(&mut self) -> impl Future<Output = Result<(), TransportError>> + Send;
 
     /// Returns the time after which the broker hands the message out again unless the lease is extended; `None` for no
@@ -131,28 +135,28 @@ impl Capabilities {
         }
     }
 
-    /// Sets the order it can keep.
+    /// Sets the order it can keep. Defaults to [`Ordering::None`], with which a consumer refuses ordered handlers.
     #[must_use]
     pub const fn with_ordering(mut self, ordering: Ordering) -> Self {
         self.ordering = ordering;
         self
     }
 
-    /// Sets whether it counts deliveries.
+    /// Sets whether it counts deliveries. Defaults to no.
     #[must_use]
     pub const fn with_counts_deliveries(mut self, yes: bool) -> Self {
         self.counts_deliveries = yes;
         self
     }
 
-    /// Sets whether a delivery counts that an orderly stop ended.
+    /// Sets whether a delivery counts that an orderly stop ended. Defaults to yes.
     #[must_use]
     pub const fn with_counts_stops(mut self, yes: bool) -> Self {
         self.counts_stops = yes;
         self
     }
 
-    /// Sets whether it can release with a delay.
+    /// Sets whether it can release with a delay. Defaults to no.
     #[must_use]
     pub const fn with_delayed_release(mut self, yes: bool) -> Self {
         self.delayed_release = yes;
@@ -189,6 +193,8 @@ impl Addressee {
     #[must_use]
     pub fn with_recipients(mut self, recipients: Arc<dyn Recipients>) -> Self {
         let (consumer, handlers) = (&self.name, recipients.names());
+        // One handler under another name is most likely a slip. With several, as in a router, no name could fit them
+        // all.
         if let [handler] = &*handlers
             && handler != consumer
         {
@@ -284,7 +290,8 @@ pub trait Source: fmt::Debug + Send + 'static {
         ready(())
     }
 
-    /// Stops fetching and gives back what was fetched but not yielded. Calling it twice is fine.
+    /// Stops fetching and gives back what was fetched but not yielded. Calling it twice is fine. What cannot be
+    /// given back comes again.
     fn close(&mut self) -> impl Future<Output = ()> + Send;
 }
 
@@ -332,6 +339,7 @@ pub struct SettleOnce {
 impl SettleOnce {
     /// Wraps the handle of `delivery`.
     pub fn new(settle: impl Settle, delivery: &Delivery) -> Self {
+        // The origin is kept for the log alone, since the delivery itself may be gone when the handle is dropped.
         Self { inner: Some(Box::new(settle)), origin: delivery.origin().clone() }
     }
 

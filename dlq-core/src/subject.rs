@@ -76,6 +76,7 @@ impl SubjectPattern {
             }
             end += token.len() + 1;
         }
+        // The last token has no dot behind it, by which the sum would be too long.
         &self.text[..end.min(self.text.len())]
     }
 }

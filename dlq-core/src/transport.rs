@@ -37,7 +37,8 @@ pub trait Transport<C: ?Sized>: Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<Self::Source, TransportError>> + Send;
 
-    /// Opens the queue of delayed retries. `None` if the description goes without.
+    /// Opens the queue of delayed retries. `None` if the description goes without: then the store keeps them, if
+    /// there is one, or the broker holds the message back and forgets its attempts.
     fn retry_queue(
         &self,
         client: &C,
@@ -109,6 +110,7 @@ impl<S: Source> Opened<S> {
         C: Sync + ?Sized,
         T: Transport<C, Source = S>,
     {
+        // If a later part fails, the earlier ones stay at the broker, and opening again takes them over.
         let name = transport.consumer_name().ok_or_else(unnamed)?;
         let dead_letters = transport.dead_letters(client, name).await?;
         let retry_queue = transport.retry_queue(client, name).await?;

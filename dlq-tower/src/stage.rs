@@ -34,6 +34,9 @@ pub enum Done {
 }
 
 /// An attempt did not end well.
+///
+/// The retry stage makes another attempt or a death of `Failed`, a death of `Crashed` and a deferral of `Deferred`. It
+/// waits for the end of `InFlight` while it has a slot for that, and defers the message otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Setback {
@@ -220,6 +223,7 @@ impl From<BoxError> for Setback {
         match error.downcast::<Self>() {
             Ok(setback) => *setback,
             Err(error) => {
+                // An error that nobody has judged is retried rather than given up.
                 let judged = Classification::transient();
                 let failure = Failure::of_type(judged, "unknown", &*error);
                 Self::Failed(Box::new(Attempt { number: 1, generation: 0, failure }))
@@ -236,7 +240,7 @@ impl From<BoxError> for Setback {
     note = "if it is the error of a layer: put `ClassifyErrorsLayer` around it, `.layer((ClassifyErrorsLayer::new(|error: &{Self}| …), layer))`"
 )]
 pub trait ClassifiedError: Send + 'static {
-    /// The setback it is.
+    /// Returns the setback that the error is, or carries in a box.
     fn into_setback(self) -> Setback;
 }
 
@@ -266,6 +270,7 @@ pub(crate) fn classified<R: IsDone, E: ClassifiedError>(
 #[cold]
 #[inline(never)]
 fn setback<E: ClassifiedError>(error: E) -> Setback {
+    // Kept out of line, so that the path of a success stays short.
     error.into_setback()
 }
 
@@ -299,6 +304,8 @@ impl IsDone for Done {
 }
 
 /// Decision of the retry stage about a message in flight.
+///
+/// Dead-letter routing carries it out: it writes the letter or the retry record, and then makes the [`Settlement`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -361,6 +368,7 @@ impl GivenUp {
             class: ErrorClass::Permanent,
             cause: delivery.history().last().map(|failure| failure.cause),
             history: delivery.history().clone(),
+            // The delivery has the number of the run that would come next.
             attempts: delivery.attempt().saturating_sub(1),
             crashes: delivery.crashes(),
         }
@@ -479,6 +487,7 @@ struct Unwritten {
 
 impl RouteError {
     pub(crate) fn new(cause: String, source: StoreError) -> Self {
+        // Boxed: every message's result is moved through the layers, and hardly any is this error.
         Self(Box::new(Unwritten { cause, source }))
     }
 

@@ -63,6 +63,8 @@ impl Fingerprint {
             }
             Some(failure) => {
                 let file = failure.location.as_deref().map(place::file);
+                // The kind is part of the hash, so groups of different kinds never meet, even if their other parts are
+                // the same.
                 add(if file.is_some() { "structured" } else { "text" });
                 add(consumer);
                 add(failure.cause.as_str());
@@ -93,6 +95,7 @@ impl FromStr for Fingerprint {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parsed = text.strip_prefix('v').and_then(|rest| rest.split_once(':')).and_then(
             |(version, hash)| {
+                // The parsers of numbers take a sign in front, which no fingerprint has.
                 let digits = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                 let version =
                     version.bytes().all(|byte| byte.is_ascii_digit()).then_some(version)?;

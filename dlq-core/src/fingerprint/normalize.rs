@@ -43,6 +43,7 @@ const NAME: usize = 64;
 /// ```
 #[must_use]
 pub fn normalize(text: &str) -> String {
+    // The text comes from outside and is of any length, and this runs for each failure.
     let mut end = text.len().min(READ);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -79,6 +80,7 @@ fn unquote(text: &str) -> Cow<'_, str> {
     let mut unclosed: Vec<char> = Vec::new();
     while let Some(char) = rest.chars().next() {
         let after = &rest[char.len_utf8()..];
+        // A quote behind a letter or digit is an apostrophe or an inch, and opens nothing.
         let opens = matches!(char, '"' | '\'' | '`')
             && !before.is_some_and(char::is_alphanumeric)
             && !unclosed.contains(&char);
@@ -143,6 +145,7 @@ fn replace_word(word: &str, out: &mut String) {
         return;
     }
     let mut rest = word;
+    // In a URL a colon belongs to the address as a whole, which is replaced below.
     if !word.contains("://") {
         while let Some((from, to)) = values::colon_address(rest) {
             replace_numbers(&rest[..from], out);

@@ -86,6 +86,7 @@ pub(super) fn judge(part: &str) -> Part<'_> {
     let hexadecimal = part.bytes().all(|byte| byte.is_ascii_hexdigit());
     if digits == 0 {
         // `deadbeef` and its like, in whole groups of four.
+        // Words such as `decade` are of these letters too, hence the length.
         let hash = hexadecimal && part.len() >= 8 && part.len().is_multiple_of(4);
         return if hash { Part::Value } else { Part::Name };
     }
@@ -99,6 +100,7 @@ pub(super) fn judge(part: &str) -> Part<'_> {
     }
     let letters = part.trim_end_matches(|c: char| c.is_ascii_digit());
     if letters.contains(|c: char| c.is_ascii_digit()) {
+        // A number between letters is an id, unless capitals show the name of a type.
         return if is_camel_case(part) { Part::Name } else { Part::Value };
     }
     if letters.len() == 1 {
@@ -163,6 +165,7 @@ pub(super) fn dashed_hexadecimal(parts: &[&str]) -> Option<usize> {
     let is_hexadecimal = |part: &&str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut length = 0;
     let mut digits = 0;
+    // A MAC address has only twelve digits. It is known by its pairs.
     let mut pairs = true;
     while let Some(part) = parts.get(length).filter(|part| is_hexadecimal(part)) {
         digits += part.len();
@@ -188,6 +191,8 @@ pub(super) fn colon_address(word: &str) -> Option<(usize, usize)> {
         let apart = !word[..start].ends_with(in_name) && !word[end..].starts_with(in_name);
         let run = &word[start..end];
         let run = run.trim_end_matches('.');
+        // A text often has a colon behind an address, which is no part of it. The whole run is tried first, for an
+        // address may end in `::`.
         let without_colon = run.strip_suffix(':').unwrap_or(run);
         if apart && run.contains(|c: char| c.is_ascii_digit()) {
             for run in [run, without_colon] {

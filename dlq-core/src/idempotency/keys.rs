@@ -22,6 +22,7 @@ pub(super) struct Keys {
 }
 
 /// Entries per allocation.
+// A piece has its full capacity from the start, so that no entry is copied while the shard is locked.
 const PIECE: usize = 64;
 
 /// Keys that the index has room for from the start.
@@ -122,6 +123,7 @@ impl Keys {
             let phase = Phase::Free { attempts: 0, crashes: 0, since: now };
             let number = self.add(Entry { key: Key::from(key), fence: 0, phase, consumer });
             let known = Indexed { hash, number };
+            // The room is made with the first key, since a store has many of these and some may stay empty.
             if self.index.is_empty() {
                 self.index.reserve(FIRST, Indexed::spread);
             }
@@ -192,6 +194,7 @@ impl Keys {
 /// The hash of a consumer's key: one key of many consumers is not many keys of one hash.
 #[inline]
 fn hash_for(hash: u32, consumer: u32) -> u32 {
+    // The multiplier spreads small numbers, as those of consumers are, over all bits.
     hash ^ consumer.wrapping_mul(0x9e37_79b9)
 }
 
@@ -200,6 +203,7 @@ fn at(entries: &[Vec<Option<Entry>>], number: u32) -> Option<&Entry> {
     entries.get(number as usize / PIECE)?.get(number as usize % PIECE)?.as_ref()
 }
 
+// Each key that is kept costs this much, so a change of it is to be a decision.
 const _: () = assert!(size_of::<Option<Entry>>() == 80);
 
 #[cfg(test)]

@@ -71,6 +71,8 @@ impl MemoryIdempotency {
         let mut hasher = self.spread.build_hasher();
         hasher.write(key);
         let hash = hasher.finish();
+        // The shard and the place in its table come from different halves of the hash. Otherwise the keys of a shard
+        // would share bits of their places.
         (hash as usize % SHARDS, (hash >> 32) as u32)
     }
 
@@ -216,6 +218,8 @@ impl Idempotency for MemoryIdempotency {
         let IdempotencyToken { consumer, key, fence } = token;
         let proof = anywhere(fence);
         Ok(self.with_entry(&consumer, &key, proof, |entry| match &mut entry.phase {
+            // A lease that has ended is extended too: the fence tells whether somebody else has claimed since, and time
+            // alone does not.
             Phase::Held { until, .. } => {
                 *until = extended;
                 true
@@ -243,6 +247,7 @@ impl Idempotency for MemoryIdempotency {
                 KeyState::InFlight { remaining: until.since(now) }
             }
             Some(&Phase::Done { at, until }) if until > now => KeyState::Done { at },
+            // An ended lease is free as well. The next claim counts its crash; looking changes nothing.
             _ => KeyState::Free,
         })
     }

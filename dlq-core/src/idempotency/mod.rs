@@ -112,6 +112,7 @@ impl Release {
             Self::Failed => *attempts = attempts.saturating_add(1),
             Self::Dead => (*attempts, *crashes) = (0, 0),
             Self::Unused => {}
+            // Counts that started over in between are fewer than what is taken back.
             Self::Forgiven(times) => *attempts = attempts.saturating_sub(times),
         }
     }
@@ -136,6 +137,14 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<IdempotencyClaim, StoreError>> + Send;
 
     /// Extends a claim to `lease` from now; `false` when it is no longer ours.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer. It is open then whether the claim was extended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the claim was extended; extending again is safe.
     fn extend(
         &self,
         token: IdempotencyToken,
@@ -144,6 +153,15 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
 
     /// Makes the key done for `keep`; `false` when the claim is no longer ours (then nothing changed). Saying it again
     /// with the same token changes nothing and is `true` again.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer. It is open then whether the key is done, and saying it again is safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the key is done. If it is not, the claim ends with its lease, and
+    /// that counts as a crash.
     fn complete(
         &self,
         token: IdempotencyToken,
@@ -152,6 +170,15 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
 
     /// Gives the key free; `false` when the claim is no longer ours (then nothing changed). Saying it again with the
     /// same token counts nothing and is `true` again.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer. It is open then whether the key is free, and saying it again is safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it open whether the key is free. If it is not, the claim ends with its lease, and
+    /// that counts as a crash.
     fn release(
         &self,
         token: IdempotencyToken,
@@ -186,6 +213,14 @@ pub trait Idempotency: fmt::Debug + Send + Sync + 'static {
     /// Forgets keys that were done and kept long enough, and keys that are not done and untouched for [`KEEP_FREE`]
     /// (counted from the release, or from the end of the lease); at most `limit`. Returns how many. A consumer asks for it
     /// in the background, a batch at a time; whoever has none has to, or the keys grow without end.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer. The next call goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future keeps no key from being forgotten: the next call finds it.
     fn purge(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Returns true if the store forgets keys by itself, so that nobody needs to call [`purge`](Self::purge). Defaults

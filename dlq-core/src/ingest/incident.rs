@@ -140,6 +140,7 @@ impl Incident {
         Self {
             at: SystemClock.now(),
             outcome,
+            // A letter that was set aside is not in the store, which matters more than why it is unclear.
             detail: detail.or_else(|| letter.and_then(unclear).map(str::to_owned)),
             again,
             topic: place.stream().to_owned(),

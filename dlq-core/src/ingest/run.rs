@@ -14,6 +14,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Number of letters in a row at whose refusal the run ends.
+// Refused letters are set aside and confirmed. A store that refuses all, for want of a right or of space, must not
+// drain the log that way.
 const MOST_REFUSED: usize = 10;
 
 /// Puts the letters of a [`Log`](crate::log::Log) that is followed into a sink. See the [module docs](super).
@@ -205,6 +207,7 @@ impl<E: Entries, S: Sink + Letters> Ingest<E, S> {
                         }
                     });
                 }
+                // This comes before any letter is told of or confirmed.
                 self.believe(letters.len(), refused, stop).await?;
             }
         }

@@ -73,6 +73,7 @@ impl MemoryBroker {
     pub fn publish(&self, message: Message) -> Position {
         let message = match message.published_at() {
             Some(_) => message,
+            // Real brokers stamp messages too, and the publish time is part of a letter's identity.
             None => message.with_published_at(self.now()),
         };
         let position = self.world().publish(&self.stream, message);
@@ -189,6 +190,8 @@ impl MemoryBroker {
     }
 
     pub(super) fn notify(&self) {
+        // All are woken and none is left a permit: each looks again at the world, and who came late has seen the change
+        // already.
         self.shared.changed.notify_waiters();
     }
 }

@@ -94,6 +94,7 @@ impl Outbox for MemoryOutbox {
             }
             let now = self.broker.now();
             let message = readdressed(&letter.message, &to);
+            // It is a new message of the stream. Its headers say where and when it was born.
             let message = message.with_headers(on_replay(&letter, &replay)).with_published_at(now);
             // The broker remembers what it took, so that a repeat is confirmed and makes no second message.
             self.broker.world().send_back(once, self.stream(&to), message, now);
@@ -111,6 +112,7 @@ impl Outbox for MemoryOutbox {
     ) -> Result<Vec<Settled>, StoreError> {
         let world = self.broker.world();
         let settled = |outgoing: &Outgoing| {
+            // The broker remembers for ever, so neither the former sender nor its time matters here.
             let at = world.sent_back(&outgoing.once);
             at.map_or(Settled::Not, Settled::Arrived)
         };

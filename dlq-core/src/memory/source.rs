@@ -103,6 +103,7 @@ impl Source for MemorySource {
                 let _ = world.release((self.broker.stream_name(), group), key, fence, now);
             }
         }
+        // Other sources of the group may wait for what was given back.
         self.broker.notify();
     }
 }

@@ -142,6 +142,7 @@ impl World {
     pub(super) fn seek(&mut self, stream: &Arc<str>, group: &Arc<str>, to: Option<u64>) {
         let end = self.stream(stream).log.len();
         let first = |to: u64| usize::try_from(to.saturating_sub(1)).unwrap_or(usize::MAX);
+        // Only the place in the log moves. What the group has in flight, or waits for, stays its own.
         self.group(stream, group).taken = to.map_or(end, first).min(end);
     }
 
@@ -158,6 +159,7 @@ impl World {
         let mut fence = self.fence;
         let Stream { log, groups } = self.streams.entry(Arc::clone(stream)).or_default();
         let place = groups.entry(Arc::clone(group)).or_default();
+        // What comes again goes first. Otherwise a steady stream of new messages would keep it waiting for ever.
         let due: Vec<_> =
             place.line.iter().take_while(|(at, _)| *at <= now).take(limit).copied().collect();
         let mut handed = Vec::new();
@@ -269,6 +271,7 @@ impl World {
         at: Timestamp,
     ) -> Result<(), Lost> {
         self.held(stream, group, key, fence, |group| {
+            // The proof is void from here on: who had the message cannot settle it a second time.
             group.change(key, |entry| (entry.at, entry.out) = (at, None));
         })
     }
@@ -306,6 +309,7 @@ impl World {
         let group = self.group(stream, group);
         let binding = Binding::of(&death.letter, delivery.message());
         let hop = delivery.delayed_retries().saturating_add(1);
+        // A death may be sent back several times, and each time has hops of its own.
         let identity = (death, hop, delivery.replays(), binding);
         let record = Record { delivery, consumer, death, history, attempts };
         // A settled hop is still known: a writer that did not get its answer writes again, and must not make the message run

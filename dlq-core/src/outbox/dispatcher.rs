@@ -86,6 +86,7 @@ impl Dispatcher {
     /// A dispatcher of the operations in `store`.
     #[must_use]
     pub fn new(store: BoxStore, outboxes: Outboxes) -> Self {
+        // A batch has half of the lease to be sent, as `take_and_send` explains.
         Self { store, outboxes, lease: Duration::from_secs(60), batch: 500 }
     }
 
@@ -166,6 +167,8 @@ impl Dispatcher {
         };
         let mut ended = Vec::with_capacity(takes.letters.len());
         let by_outbox = self.sort(&mut step, takes.letters, &mut ended);
+        // The other half of the lease is for answers that come late and for recording them. After the lease another
+        // sender may take the letters.
         let until = begun + self.lease / 2;
         for (outbox, fresh, lapsed) in by_outbox {
             let mut letters = fresh;
@@ -228,6 +231,7 @@ impl Dispatcher {
             matches!(step.operation.state, OperationState::Canary | OperationState::Running);
         for (former, held) in lapsed {
             let batch = held.iter().map(|held| held.outgoing.clone()).collect();
+            // A former sender's letters go together, because a broker is asked about one sender and its time.
             let settled = match outbox.settle(former.sender, former.since, batch).await {
                 Ok(settled) => settled,
                 Err(error) => {
@@ -237,6 +241,7 @@ impl Dispatcher {
                     continue;
                 }
             };
+            // A letter for which an answer is missing is not recorded either, and lapses again.
             for (mut held, settled) in held.into_iter().zip(settled) {
                 held.is_doubtful = matches!(settled, Settled::Unclear(_));
                 match settled {
@@ -278,6 +283,7 @@ impl Dispatcher {
         let mut sum = Dispatches::default();
         let mut failures = 0;
         loop {
+            // The loop looks again and again, since a store does not tell when an operation has begun or was resumed.
             // A step is never cut off by `stop`: what it took, it records.
             let wait = match self.step(operation).await {
                 Ok(step) => {
@@ -320,6 +326,7 @@ impl Dispatcher {
                     // The list begins with the newest, and older operations have their turn first. One that fails keeps no
                     // other from its turn.
                     for operation in operations.iter().rev().filter(|it| self.is_to_do(it)) {
+                        // `is_to_do` has looked for the outboxes that `step` would check.
                         match self.take_and_send(operation.id).await {
                             Ok(step) => {
                                 told(&step);

@@ -168,6 +168,10 @@ pub trait Outbox: Debug + Send + Sync + 'static {
     ///
     /// `InvalidConfig` when the user lacks a right without which nothing may be sent, and names each; `Unavailable` when the
     /// broker does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
     fn survey(
         &self,
         to: BTreeSet<Address>,

@@ -97,6 +97,8 @@ impl Outboxes {
         to: &Target,
     ) -> Result<(&BoxOutbox, Address), Unroutable> {
         let (transport, cluster) = (letter.origin.transport(), letter.origin.cluster());
+        // Only a subject that somebody named may be at another cluster. An origin and a handler are where the letter
+        // comes from.
         let only = || {
             let mut all = self.all.values();
             all.next().filter(|_| matches!(to, Target::Subject(_)) && all.next().is_none())

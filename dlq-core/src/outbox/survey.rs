@@ -24,6 +24,7 @@ impl Survey {
     pub fn join(mut self, other: Self) -> Self {
         self.subscribers.extend(other.subscribers);
         self.closed.extend(other.closed);
+        // `None` stands for the longest window, so it must not count as the smallest of the two.
         self.window = self.window.into_iter().chain(other.window).min();
         self.notes.extend(other.notes);
         self

@@ -58,6 +58,7 @@ where
 {
     fn delay(&self, attempt: u32, _: u64) -> Option<Duration> {
         let mut policy = (self.make)();
+        // The function may hand out a clone of a policy that was in use before.
         policy.reset();
         (1..attempt.min(MAX_REPLAYED)).try_for_each(|_| policy.next_backoff().map(drop))?;
         policy.next_backoff()

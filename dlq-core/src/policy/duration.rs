@@ -41,6 +41,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let number = &rest[..digits];
         let after = rest[digits..].trim_start();
+        // Any letters are taken for the unit, so that the error can name the whole word that was written.
         let letters = after.len() - after.trim_start_matches(char::is_alphabetic).len();
         let unit = &after[..letters];
         let count: u128 = match number.parse() {
@@ -77,6 +78,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
 /// Writes a duration so that [`parse`] reads it back.
 #[must_use]
 pub fn format(duration: Duration) -> String {
+    // The units come largest first, so each takes what the larger ones have left.
     let mut nanos = duration.as_nanos();
     let mut parts = Vec::new();
     for (unit, length) in UNITS {

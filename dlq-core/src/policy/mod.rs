@@ -68,6 +68,8 @@ pub enum Next {
 /// Retry policy: the number of attempts, the delays between them, and where a message waits.
 ///
 /// Read from configuration, it has the fields of [`RetryPolicyOverrides`]; one that contradicts itself is refused.
+///
+/// The setters take whatever they are given. A handler [checks](Self::check) its policy when it is built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RetryPolicyOverrides")]
 #[must_use]
@@ -100,7 +102,8 @@ impl TryFrom<RetryPolicyOverrides> for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Three attempts, exponential backoff from 200 ms to 30 s with full jitter.
+    /// Three attempts, exponential backoff from 200 ms to 30 s with full jitter. A message waits in the process for
+    /// up to 5 s; an error may ask for a day at most; five crashes give a message up, and a panic is permanent.
     pub const fn new() -> Self {
         Self {
             max_attempts: None,
@@ -212,6 +215,7 @@ impl RetryPolicy {
         if attempts >= self.max_attempts() {
             return Next::Exhausted;
         }
+        // The delay of an error is cut and not refused: the error is real, even if its delay is absurd.
         let retry_after = retry_after.map(|delay| delay.min(self.max_retry_after));
         match (retry_after, self.backoff.delay(attempts, seed)) {
             (Some(delay), Some(_)) | (None, Some(delay)) => Next::After(delay),
@@ -234,6 +238,7 @@ impl RetryPolicy {
         self.backoff.check()?;
         if let Backoff::Ladder { stages } = &self.backoff {
             let reached = usize::try_from(self.max_attempts() - 1).unwrap_or(usize::MAX);
+            // A stage that is never reached is refused, because whoever wrote it expects that messages wait that long.
             if reached < stages.len() {
                 return Err(InvalidPolicy::new(format!(
                     "`max_attempts = {}` never reaches stage {} of the ladder ({}); allow {} attempts or drop the stage",

@@ -110,6 +110,7 @@ impl RetryPolicyOverrides {
         if let Some(panic) = self.panic {
             changed = changed.with_panic(panic);
         }
+        // The result is checked and not the change, which may be right for one backoff and wrong for another.
         changed.check()?;
         Ok(changed)
     }

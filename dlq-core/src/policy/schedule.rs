@@ -5,6 +5,7 @@ use super::RetryPolicy;
 use super::duration::format;
 
 /// Number of attempts that a schedule lists.
+// A policy may grant any number of attempts, and the list is for people.
 const SHOWN: u32 = 50;
 
 /// Place where a delay is spent.

@@ -144,6 +144,7 @@ fn separate<'a, T: Copy>(
     for (name, value, header) in headers {
         // The prefix is looked for first, since `is_ours` is true for it as well.
         if let Some(name) = name.strip_prefix(KEPT.as_bytes()) {
+            // The header gets back the name under which the producer wrote it.
             let name = Bytes::copy_from_slice(name);
             producers.push(Header { name, ..own(header) });
         } else if !is_ours(name) {
@@ -159,6 +160,7 @@ fn separate<'a, T: Copy>(
 /// Reads one header; `None` when it cannot be understood.
 fn read(into: &mut Decoded, name: &[u8], value: Option<&[u8]>) -> Option<()> {
     fn word<T: std::str::FromStr>(text: &str, slot: &mut Option<T>) -> Option<()> {
+        // The slot is only written by a value that can be read, so an unreadable copy does not hide a readable one.
         *slot = Some(text.trim().parse().ok()?);
         Some(())
     }

@@ -12,6 +12,7 @@ use crate::{
 };
 
 /// The longest `error.history` that is written, in bytes.
+// Brokers bound the size of a message including its headers, so the history must not crowd out the payload.
 const MAX_HISTORY: usize = 16 * 1024;
 
 /// The headers of a message on its way to a slower retry stage.
@@ -131,6 +132,7 @@ fn sent_as(letter: &DeadLetter) -> LetterId {
 
 fn replayed(letter: &DeadLetter, id: LetterId, replay: &Replay) -> Ours {
     let mut ours = Ours::new();
+    // A replay begins a new life: it goes through the retry stages from the first one again.
     ours.set(names::RETRY_COUNT, 0);
     ours.origin(&letter.origin, &letter.message);
     ours.identity(id, letter.generation, &letter.message);
@@ -165,6 +167,8 @@ pub fn producers(headers: &Headers) -> impl Iterator<Item = Cow<'_, Header>> {
         if !is_ours(&header.name) {
             return Cow::Borrowed(header);
         }
+        // A producer's header with one of our names would be taken for ours, or be lost. Under the prefix both survive,
+        // and the bytes come back as they were (G8).
         let name = [KEPT.as_bytes(), &header.name].concat().into();
         Cow::Owned(Header { name, value: header.value.clone() })
     })
@@ -232,6 +236,7 @@ impl Ours {
     /// Writes as much of the history as fits: backtraces go first, then long texts, then attempts from the middle.
     fn history(&mut self, history: &History) {
         let start = self.text.len();
+        // The copy shares the attempts until it has to cut them.
         let mut short = history.clone();
         for limit in [1024, 256, 64] {
             short.shorten(limit);
@@ -267,6 +272,7 @@ impl Ours {
     /// The same [of a replay](of_replay) of this letter, bound by a secret where there is one.
     pub fn bound_by(mut self, key: Option<&BindingKey>, letter: &DeadLetter) -> Self {
         if let Some(key) = key {
+            // The binding has to be of the identity that is sent, which may be another than the letter's own.
             let death = Death { letter: sent_as(letter), generation: letter.generation };
             self.set(names::DLQ_KEYED_BINDING, key.bind(&death, &letter.message));
         }

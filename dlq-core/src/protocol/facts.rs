@@ -56,6 +56,7 @@ impl Facts {
         origin: Origin,
         written: Timestamp,
     ) -> Option<DeadLetter> {
+        // Handlers copy headers onto new messages. Such a message is not the letter that its headers name.
         let fits = decoded.binding == Some(Binding::of(&decoded.letter?, &message));
         if !fits {
             return None;

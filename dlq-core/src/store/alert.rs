@@ -110,6 +110,8 @@ impl AlertUpdate {
         match &self.step {
             Step::Claim { lease, seen, decided_at } => {
                 let known = record.alerts.get(&self.receiver);
+                // The caller decided on the alert by what it had read. If that has changed, the alert may be sent
+                // already, or be wanted no more.
                 let is_stale = decided != *decided_at || known.and_then(|alert| alert.at) != *seen;
                 let claim = known.and_then(|alert| alert.claim.as_ref());
                 let is_own = claim.is_some_and(|claim| claim.holder == self.holder);
@@ -126,10 +128,13 @@ impl AlertUpdate {
                 let alert = record.alerts.entry(self.receiver.clone()).or_default();
                 (alert.at, alert.kind) = (Some(now), Some(*kind));
                 alert.decided_at = *decided_at;
+                // The claim of another process stays: this one may have been so slow that its own has ended, and both
+                // have sent.
                 alert.claim.take_if(|claim| claim.holder == self.holder);
             }
         }
         while record.alerts.len() > Self::RECEIVERS {
+            // The receiver of this step stays, or its claim would be lost at once.
             let others = record.alerts.iter().filter(|(name, _)| **name != self.receiver);
             let oldest = others.min_by_key(|(_, alert)| alert.at).map(|(name, _)| name.clone());
             let Some(oldest) = oldest else { return };

@@ -154,6 +154,7 @@ impl AuditRequest {
         let concerns = match (self.letter, self.operation) {
             (None, None) => true,
             (letter, operation) => {
+                // One of both is enough: what a letter went through includes the operations that sent it back.
                 letter.is_some_and(named) || (operation.is_some() && operation == entry.operation)
             }
         };
@@ -189,7 +190,8 @@ pub struct ProcessedEvent {
     pub consumer: String,
     /// End of the processing.
     pub status: Processed,
-    /// Number of the attempt.
+    /// Number of the attempt. Of a success it is the number with which the delivery began: attempts that failed before it in
+    /// the same process are not counted in.
     pub attempt: u32,
     /// Duration of the attempt.
     #[serde(with = "duration_nanos", rename = "duration_ns")]
@@ -211,6 +213,7 @@ impl ProcessedEvent {
             consumer: letter.consumer.clone(),
             status: Processed::Dlq,
             attempt: letter.attempts,
+            // A message that died unrun has no duration.
             duration: letter.history.last().map_or(Duration::ZERO, |failure| failure.duration),
             at: letter.died_at,
             error: Some(letter.error()),

@@ -208,6 +208,7 @@ impl Vitals {
     /// The delay of an error had no bound once, and a clock may be wrong.
     fn too_late(&self, letter: &Waiting, limits: &CheckLimits) -> Option<Finding> {
         let Waiting { status, consumer, since: due } = letter;
+        // A claimed letter is due when its lease ends, which says nothing of a delay.
         if *status == Status::Replaying || due.since(self.now) <= limits.ahead {
             return None;
         }
@@ -228,7 +229,9 @@ impl Vitals {
             return self.abandoned(operation, limits);
         }
         let queued = operation.progress.with_outcome(ItemOutcome::Queued);
+        // An operator has paused the others on purpose.
         let releases = matches!(operation.state, OperationState::Running | OperationState::Canary);
+        // A rate may put the next letter off for long, so the time counts from then on.
         let since = operation.updated_at.max(operation.next_release);
         // A canary that is out waits for its outcome, not for a consumer.
         if queued == 0 || !releases || self.now.since(since) < limits.idle {
@@ -289,6 +292,7 @@ impl Vitals {
     }
 
     fn in_the_future(&self, limits: &CheckLimits) -> Option<Finding> {
+        // A letter from the future is the only trace of a wrong clock that a store can see.
         let newest = self.newest?;
         (newest > self.now.after(limits.skew)).then(|| {
             Finding::new(Severity::Warning, "clock", "latest letter")

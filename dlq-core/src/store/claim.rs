@@ -16,6 +16,9 @@ pub struct ClaimToken {
 }
 
 /// A letter in somebody's hands.
+///
+/// It ends by [`Claims::finish`](super::Claims::finish) with its token. A claim that is not finished ends with its
+/// lease, which counts a crash when the letter is claimed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Proof of the claim.
@@ -36,6 +39,7 @@ impl Claim {
     #[must_use]
     pub const fn next_death(&self) -> Death {
         let generation = self.letter.generation;
+        // A record has the generation of its next death already.
         let generation = if self.continues { generation } else { generation.saturating_add(1) };
         Death { letter: self.letter.id, generation }
     }

@@ -77,6 +77,7 @@ impl TakeRequest {
     #[must_use]
     pub fn sender(&self, origin: &Origin) -> &str {
         let sender = self.senders.get(&Cluster::of(origin));
+        // A letter of another cluster goes by the only outbox that there is, as `Outboxes::route` decides.
         sender.or_else(|| self.senders.values().next()).map_or("", String::as_str)
     }
 }

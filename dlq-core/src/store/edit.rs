@@ -41,6 +41,7 @@ use crate::{Binding, DeadLetter, LetterId, Message, Status, StoreErrorKind, Time
 #[derive(Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Edit {
+    /// The payload to set: the outer `None` leaves it as it is, the inner `None` removes it.
     payload: Option<Option<Bytes>>,
     /// Changes by name: the value to set, or `None` to remove the header.
     headers: Vec<(Bytes, Option<Bytes>)>,
@@ -108,6 +109,7 @@ impl Edit {
         // The former payload is given back even if it was no JSON.
         let mut edit = Self::new().allow_invalid();
         if let Some(payload) = &kept.payload {
+            // A long payload is compared as well: beside its start the audit has its length and its hash.
             if payload.after != shown_payload(message, AFTER) {
                 return Err(EditError::Changed);
             }
@@ -152,6 +154,7 @@ impl Edit {
         }
         let edited = message.clone().with_headers(headers);
         let Some(payload) = &self.payload else { return Ok(edited) };
+        // Only what was JSON has to stay JSON, and a tombstone is no text that could be invalid.
         if let (false, Some(before), Some(after)) = (self.allow_invalid, message.payload(), payload)
             && is_json(before).is_ok()
         {
@@ -185,6 +188,8 @@ impl Edit {
             return Err(EditError::Changed);
         }
         let after = self.apply(&letter.message)?;
+        // The text for the audit compares before and after, so it is made while the letter still has its former
+        // message.
         let subject = self.subject(letter, &after);
         let is_changed = after != letter.message;
         if is_changed {
@@ -235,6 +240,7 @@ impl Edit {
 impl fmt::Debug for Edit {
     /// Shows everything but the payload and the values of headers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Payloads and values of headers may be personal data, and what is shown here ends in logs.
         let length = self.payload.as_ref().map(|payload| payload.as_ref().map(Bytes::len));
         let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
         f.debug_struct("Edit")
@@ -246,7 +252,7 @@ impl fmt::Debug for Edit {
     }
 }
 
-/// State of a letter's ownership, as its store knows it.
+/// State of a letter's ownership, as its store knows it. An edit is refused if either is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hands {
     /// True if somebody has claimed the letter and the lease has not ended.
@@ -319,12 +325,14 @@ impl EditError {
 }
 
 fn is_json(bytes: &[u8]) -> Result<(), EditError> {
+    // The parser skips the bytes of strings that it ignores, so it would accept those that are not UTF-8.
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = &bytes[..error.valid_up_to()];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
         EditError::NotJson { line, column, why: "a byte that is not UTF-8".to_owned() }
     })?;
+    // Only the syntax matters here, so no value is built.
     serde_json::from_str::<IgnoredAny>(text).map(|_| ()).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
@@ -345,6 +353,7 @@ struct Kept {
     letter: LetterId,
     generation: u32,
     payload: Option<KeptPayload>,
+    // An edit that changed no header leaves this field out.
     #[serde(default)]
     headers: Vec<KeptHeader>,
 }

@@ -22,6 +22,8 @@ type Erased<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send +
 
 /// Declares the mirror of a trait, implements it for everything that has the trait, and implements the trait for the
 /// named boxes.
+// A trait whose methods are `async` cannot be a trait object. The mirror is one by boxing each future, which costs an
+// allocation for each call of a store, far less than the call.
 macro_rules! mirror {
     (
         $trait:ident as $mirror:ident for $($box:ident),+

@@ -160,6 +160,7 @@ impl DeadLetters {
         filter: Filter,
         limit: u32,
     ) -> Result<Vec<TriagedGroup>, StoreError> {
+        // The candidates are more than the groups that are returned, since an urgent group may have few letters.
         const HOUR: Duration = Duration::from_secs(3600);
         /// Number of groups among which urgent ones are looked for.
         const CANDIDATES: u32 = 1_000;
@@ -167,6 +168,7 @@ impl DeadLetters {
         let keys: Vec<_> = groups.iter().map(Group::key).collect();
         let records = self.store.group_records(keys.clone()).await?;
         let now = self.clock.now();
+        // Two lists of groups count for all groups at once. One call for each group would be up to two thousand.
         let last_hour = self.counts_since(&filter, now.before(HOUR)).await?;
         let last_day = self.counts_since(&filter, now.before(HOUR * 24)).await?;
         // A filter that only names groups leaves none of their letters out.
@@ -191,6 +193,7 @@ impl DeadLetters {
         triaged.sort_by_cached_key(TriagedGroup::urgency);
         triaged.truncate(limit as usize);
         for TriagedGroup { group, record, .. } in &mut triaged {
+            // Only the groups that are returned are looked up, since each of them costs a call.
             if !is_whole && let Some(first) = self.first_stored(&group.key()).await? {
                 group.first_seen = first;
             }
@@ -265,6 +268,7 @@ impl DeadLetters {
     pub async fn unattended_by(&self, spec: &OperationSpec) -> Result<Vec<String>, StoreError> {
         let mut filter = spec.filter.clone();
         let has_pending = filter.statuses.is_empty() || filter.statuses.contains(&Status::Pending);
+        // A replay sends pending letters only, so other letters of the filter wait for nobody.
         if !spec.target.is_handler() || !has_pending {
             return Ok(Vec::new());
         }

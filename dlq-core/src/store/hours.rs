@@ -125,6 +125,7 @@ pub(super) async fn walk<L: Letters + ?Sized>(
 ) -> Result<Hours, StoreError> {
     let mut found = Hours::new(since, hours);
     let is_stored = found.stored(&filter);
+    // A letter may be counted in two hours, and match only one of the two filters, so there are two walks.
     for (filter, is_resolved) in [(Some(is_stored), false), (Hours::resolved(&filter), true)] {
         let Some(filter) = filter else { continue };
         let mut page = PageRequest::new().limit(1_000).order(Order::OldestFirst);

@@ -20,7 +20,7 @@ words! {
     }
 }
 
-/// Number of letters that a call changed.
+/// Number of letters that a call changed, and that it left alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Marked {
     /// Changed, or deleted. Letters that were so already are not counted.

@@ -12,7 +12,13 @@
 //!
 //! Dropping the future of a call that changes something leaves it open whether the change happened. Every such call
 //! may be repeated: writing the same death, finishing the same claim or cancelling the same operation again changes
-//! nothing.
+//! nothing. Dropping the future of a call that only reads changes nothing.
+//!
+//! # Errors
+//!
+//! Every call fails when the store does not answer (`Unavailable`), when its data is damaged (`Corrupt`), or when it is of a
+//! newer format (`Incompatible`). The docs of a method name further errors only. After `Unavailable` it is open whether a
+//! change happened, since only the answer may have been lost: repeat the call, as after a dropped future.
 
 mod alert;
 mod archive;
@@ -147,7 +153,7 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Lists and reads letters.
+/// Lists and reads letters, of a store or of the dead letters at a broker. Changes nothing.
 pub trait Letters: fmt::Debug + Send + Sync + 'static {
     /// The whole letter, payload and history included; `None` when there is none.
     fn get(
@@ -390,7 +396,7 @@ pub trait Operations: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Operation, StoreError>> + Send;
 }
 
-/// Calls for operators and maintenance jobs.
+/// Calls for operators and maintenance jobs. Each action of an operator has an entry in the [audit](Self::audit).
 pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
     /// Marks the selected letters, each in one step, in bounded batches that are one entry in the audit. Letters that
     /// somebody holds a live claim on are skipped and counted; a claim whose lease has ended is void. Whatever was arranged

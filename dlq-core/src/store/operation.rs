@@ -72,6 +72,7 @@ impl Cluster {
 impl fmt::Display for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.alias.as_str() {
+            // Most installations have one cluster of a kind, so its alias is left out.
             "default" => f.write_str(&self.transport),
             alias => write!(f, "{}/{alias}", self.transport),
         }
@@ -86,6 +87,7 @@ impl From<Cluster> for String {
 
 impl From<String> for Cluster {
     fn from(text: String) -> Self {
+        // The first slash is the border: names of transports have none, and an alias may have any.
         match text.split_once('/') {
             Some((transport, alias)) => Self::new(transport, alias),
             None => Self::new(text, "default"),
@@ -114,6 +116,7 @@ pub struct OperationSpec {
     pub max_replays: u32,
     /// Texts of errors that are never retried, upper and lower case alike: letters whose latest error contains one are
     /// quarantined instead. The cap is looked at first.
+    // Stores keep specifications as JSON. Fields that later versions added may be missing there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub terminal: Vec<String>,
     /// Brokers that letters are sent to, where the target is not their handler. Letters of others are skipped.
@@ -215,6 +218,7 @@ impl OperationSpec {
 
 /// Returns the first of these texts that the latest error of a whole letter contains, upper and lower case alike.
 pub(super) fn terminal<'t>(texts: &'t [String], letter: &DeadLetter) -> Option<&'t str> {
+    // Most operations name no text, and folding the whole error of each letter for nothing would cost time.
     if texts.is_empty() {
         return None;
     }
@@ -267,6 +271,8 @@ impl Pace {
     /// second sees more than the rate and a tenth. This is the generic cell rate algorithm (ITU-T I.371) with that burst.
     #[must_use]
     pub fn take(self, next: Timestamp, now: Timestamp, most: u64) -> (u64, Timestamp) {
+        // Without a burst, each late call would lose the letters of the time by which it was late, and the rate would
+        // never be reached.
         const BURST: Duration = Duration::from_millis(100);
         if next > now || most == 0 {
             return (0, next);
@@ -317,6 +323,7 @@ impl FromStr for Pace {
         seconds
             .zip(count)
             .map(|(seconds, count)| Self { count, per: Duration::from_secs(seconds) })
+            // The text may come from a request and have any length; the error stays readable.
             .ok_or_else(|| InvalidPace { text: text.chars().take(80).collect() })
     }
 }
@@ -402,6 +409,8 @@ impl Progress {
 
     /// Letters whose outcome is final.
     #[must_use]
+    // `Sent` counts as final: a broker does not tell whether a handler succeeded, and the operation has to end all the
+    // same.
     pub fn done(&self) -> u64 {
         self.total
             - self.with_outcome(ItemOutcome::Queued)
@@ -411,6 +420,8 @@ impl Progress {
 
     /// Letters that were sent back, whatever became of them.
     #[must_use]
+    // Letters that are still on their way count. Otherwise more letters than the canary has could be released
+    // meanwhile.
     pub fn sent(&self) -> u64 {
         self.total
             - self.with_outcome(ItemOutcome::Queued)
@@ -565,6 +576,7 @@ impl Operation {
         use OperationState::{Canary, Cancelled, Completed, Paused, Preparing, Running, Stopped};
         match (control, self.state) {
             (_, Completed) | (Control::Pause | Control::Resume, Cancelled) => None,
+            // Cancelling twice is no error, since an operator whose answer was lost asks again.
             (Control::Cancel, _) => Some(Cancelled),
             (Control::Pause, Preparing | Canary | Running) => Some(Paused),
             (Control::Pause, state) => Some(state),

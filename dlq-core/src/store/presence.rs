@@ -36,6 +36,7 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     /// Most bytes of a name; longer ones are cut.
+    // Heartbeats are written every few seconds and kept for a week, so each has to stay small.
     const LONGEST: usize = 512;
     /// Most names of what is read that are kept.
     const MOST: usize = 100;
@@ -111,7 +112,8 @@ pub struct Presence {
 impl Presence {
     /// Time between two heartbeats.
     pub const INTERVAL: Duration = Duration::from_secs(15);
-    /// Time without a heartbeat after which a consumer counts as gone.
+    /// Time without a heartbeat after which a consumer counts as gone: four heartbeats, so that one lost on the way
+    /// to a slow store is no alarm.
     pub const SILENCE: Duration = Duration::from_secs(60);
     /// Time without a heartbeat after which a consumer is forgotten.
     pub const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);

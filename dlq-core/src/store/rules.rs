@@ -79,6 +79,7 @@ pub fn record_arrives(row: Option<Standing>, generation: u32, attempts: u32) -> 
         Some(row) if is_another(row, generation) => Arrival::Conflict,
         Some(row) if generation > row.generation => Arrival::News,
         Some(row) if generation < row.generation => Arrival::OutOfDate,
+        // Of two records of one generation the one that knows of more attempts stands (G3).
         Some(row) if row.is_record && !row.is_claimed && attempts > row.attempts => Arrival::News,
         Some(_) => Arrival::Known,
     }
@@ -98,6 +99,7 @@ pub fn is_known_by_bytes(row: &DeadLetter, news: &DeadLetter) -> bool {
         // Hardly any letter was edited, and a binding is a hash over the whole payload.
         !former.is_empty() && former.contains(&Binding::of(&one.id, &other.message))
     };
+    // Either of the two may be the edited one, since a letter can be restored from another store.
     same_bytes(&row.message, &news.message) || was(row, news) || was(news, row)
 }
 
@@ -105,6 +107,7 @@ pub fn is_known_by_bytes(row: &DeadLetter, news: &DeadLetter) -> bool {
 /// pending; one that waits for a retry is due at the latest now where nothing else was arranged.
 pub fn restored(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
     let state = &mut letter.state;
+    // The claim is one of the other store. Nobody would ever end it here.
     if state.status == Status::Replaying {
         state.status = Status::Pending;
     }
@@ -117,6 +120,8 @@ pub fn restored(mut letter: DeadLetter, now: Timestamp) -> DeadLetter {
         _ => None,
     };
     state.resolution = (state.status == Status::Resolved)
+        // Every resolved letter has a resolution. Where it is missing, this one claims the least: no handler is said to
+        // have succeeded.
         .then(|| state.resolution.unwrap_or(Resolution::Dismissed));
     letter
 }
@@ -232,6 +237,7 @@ pub fn take_record(letter: &mut DeadLetter, record: DeadLetter, now: Timestamp) 
     let (due, operation) = (record.state.due, letter.state.operation);
     take(letter, record);
     put_back(letter, Status::Retrying, now);
+    // `put_back` has cleared both fields.
     letter.state.due = due;
     letter.state.operation = operation;
 }
@@ -289,6 +295,7 @@ pub fn retry(letter: &mut DeadLetter, run: Retried, now: Timestamp) {
     letter.crashes = run.crashes;
     letter.died_at = now;
     take_last_failure(letter);
+    // The operation stays, unlike in `put_back`: the letter counts as released until its last attempt has ended.
     letter.state.status = Status::Retrying;
     letter.state.due = Some(run.due);
     letter.state.updated_at = now;
@@ -327,6 +334,7 @@ pub fn release(letter: &mut DeadLetter, now: Timestamp) {
 
 /// `letter` is sent back by the automatic schedule: due now, and counted.
 pub fn schedule(letter: &mut DeadLetter, now: Timestamp) {
+    // `replays` stays: its cap (G7) is for operators. The automatic schedule has a limit of its own on `retry_count`.
     letter.state.due = Some(now);
     letter.state.retry_count = letter.state.retry_count.saturating_add(1);
     letter.state.updated_at = now;

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::{DeadLetter, ErrorClass, Status};
 
 /// The automatic schedule: letters come back by themselves, a few at a time.
+///
+/// A run makes letters due, and their consumers claim them as they claim retries. There is one run in each interval for
+/// each consumer's name, whichever process asks first; see [`Claims::run_schedule`](super::Claims::run_schedule).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -87,6 +90,7 @@ impl Schedule {
     #[must_use]
     pub fn takes(&self, letter: &DeadLetter) -> bool {
         letter.state.status == Status::Pending
+            // A death that was only reported may be none. An operator decides about such letters.
             && letter.confirmed
             && letter.state.due.is_none()
             && letter.state.operation.is_none()

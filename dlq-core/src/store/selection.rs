@@ -30,6 +30,7 @@ impl Selection {
 
     /// Every letter.
     pub fn all() -> Self {
+        // The empty filter gets in only here, where the caller has said that all letters are meant.
         Self(Filter::new())
     }
 

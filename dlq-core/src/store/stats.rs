@@ -49,6 +49,7 @@ impl Stats {
 
     /// Counts one letter. The reference that every store agrees with.
     pub fn add(&mut self, letter: &LetterSummary) {
+        // Ages are by the time of storing, which is the store's clock for all letters.
         let at = letter.state.created_at;
         self.total += 1;
         *self.by_status.entry(letter.state.status).or_default() += 1;
@@ -69,6 +70,9 @@ impl Stats {
 }
 
 /// Letters that failed for the same reason in the same place.
+///
+/// A group has the letters of one [fingerprint](crate::Fingerprint) and one consumer. Its key is
+/// [`GroupKey`](super::GroupKey), by which decisions about it are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// The identity of the group.

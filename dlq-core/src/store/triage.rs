@@ -280,6 +280,7 @@ impl TriagedGroup {
 
     /// Order in which an operator looks at them: new and regressed ones, then growing ones, then by number of letters.
     pub(crate) fn urgency(&self) -> impl Ord + use<> {
+        // The key comes last and makes the order total, so that groups of equal weight keep their places.
         let is_news = matches!(self.state, GroupState::New | GroupState::Regressed);
         (
             std::cmp::Reverse((self.state.is_open(), is_news, self.is_growing, self.group.count)),

@@ -32,6 +32,7 @@ pub const fn duration(seconds: u64, nanos: u32) -> Duration {
 pub fn default_name(module: &str, function: &str) -> String {
     let mut name = String::with_capacity(module.len() + 1 + function.len());
     for part in module.split("::") {
+        // The mark of a raw identifier is no part of the name.
         name.push_str(part.strip_prefix("r#").unwrap_or(part));
         name.push('.');
     }

@@ -36,6 +36,7 @@ impl<U: Maintenance> AuditWriter<U> {
         loop {
             let more = tokio::select! {
                 biased;
+                // The rows come first: a stop ends the loop only once none is left.
                 more = self.rows.recv_many(&mut batch, BATCH) => more > 0,
                 () = stop.cancelled() => false,
             };

@@ -110,6 +110,7 @@ where
 /// The failure that a panic is.
 pub(crate) fn failure_of(payload: Payload, class: ErrorClass) -> Failure {
     let message = text_of(&*payload);
+    // The payload is a value of the user's, whose destructor may panic as well.
     discard(move || drop(payload));
     Failure::new(class, Cause::Panic, "panic", &message)
 }

@@ -184,6 +184,8 @@ impl<C> Inner<C> {
         let error_type = if is_boxed { "unknown" } else { self.classifier.type_name(&error) };
         let group = self.classifier.group(&error).map(|text| dlq_core::bounded(&text));
         let error: BoxError = error.into();
+        // A layer's own error type shows its sources only as an error, so it is looked into once more after the
+        // conversion.
         if let Some(setback) = inside(&*error) {
             return setback.clone();
         }

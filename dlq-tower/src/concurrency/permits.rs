@@ -33,6 +33,7 @@ struct Line {
 
 impl Permits {
     pub(crate) fn new(limit: usize) -> Self {
+        // With no permit at all nothing would ever run. The upper bound leaves room for the bit of the line.
         let limit = limit.clamp(1, usize::MAX / FREE);
         Self { state: AtomicUsize::new(limit * FREE), line: Mutex::default() }
     }
@@ -111,6 +112,7 @@ impl Permits {
             self.state.fetch_add(FREE, Release);
             return;
         };
+        // The permit never becomes free in between, so `try_take` cannot get ahead of the line.
         line.granted.push(ticket);
         self.close(&line);
         drop(line);
@@ -128,6 +130,7 @@ impl Permits {
 
 impl Line {
     fn was_granted(&mut self, ticket: u64) -> bool {
+        // These are few: whoever was granted a permit is woken at once and fetches it.
         let granted = self.granted.iter().position(|&granted| granted == ticket);
         granted.map(|index| self.granted.swap_remove(index)).is_some()
     }
@@ -201,6 +204,7 @@ impl Drop for Taker {
         match self.turn {
             Turn::None => {}
             Turn::Ticket(ticket) => self.permits.leave(ticket),
+            // A service that was polled ready and never called holds a permit, too.
             Turn::Permit => self.permits.give(),
         }
     }

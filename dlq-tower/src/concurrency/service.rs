@@ -59,6 +59,7 @@ where
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if let Some(permits) = &mut self.permits {
+            // A permit that is held already is not taken twice, however often this is polled before the call.
             ready!(permits.poll(cx));
         }
         self.inner.poll_ready(cx).map_err(ClassifiedError::into_setback)

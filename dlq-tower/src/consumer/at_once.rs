@@ -49,6 +49,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    // One slow handler among eight brief ones keeps the score where it is; more of them raise it.
     const EACH: u32 = 8;
 
     pub(super) fn is_brief(&mut self) -> bool {

@@ -63,6 +63,10 @@ pub(super) struct Settings {
 
 /// Builds a [`Consumer`]: at once for a source ([`build`](Self::build)), or opening what a transport describes
 /// ([`open`](Self::open)).
+///
+/// Two things are needed: what runs, a [`handler`](Self::handler) or a [`stack`](Self::stack); and for a handler a
+/// place for its dead letters, a store by [`dead_letters`](Self::dead_letters) or a [`sink`](Self::sink), unless a
+/// transport describes one. Everything else has a default.
 #[must_use = "a builder does nothing until it is built"]
 pub struct ConsumerBuilder<From = Given> {
     pub(super) from: From,
@@ -130,6 +134,7 @@ impl<From> ConsumerBuilder<From> {
         let naming: Arc<dyn Naming> = Arc::new(HandlerNames(handler.clone()));
         let names = Arc::clone(&naming);
         let complete = move |routing: DeadLetterLayer, audit: AuditLayer, recorder: Recorder| {
+            // Metrics and audit stand around the routing, since only its settlement says how the message ended.
             let routed = routing.recorder(recorder.clone()).layer(handler);
             let counted = MetricsLayer::new().recorder(recorder).layer(audit.layer(routed));
             let stack = TraceLayer::new().layer(counted);
@@ -262,13 +267,15 @@ impl<From> ConsumerBuilder<From> {
         self
     }
 
-    /// Sets how long a claim in the store lasts without being extended. Defaults to 30 s.
+    /// Sets how long a claim in the store lasts without being extended. It is extended at a third of this time
+    /// while its letter is in flight. A longer one has letters of a dead process wait longer. Defaults to 30 s.
     pub fn claim_lease(mut self, lease: Duration) -> Self {
         self.claim_lease = lease;
         self
     }
 
-    /// Sets how often the store is asked for what is due, at least. Defaults to every second.
+    /// Sets how often the store is asked for what is due, at least. What this process makes due, and what the store
+    /// tells of, is asked for sooner. Defaults to every second.
     pub fn poll(mut self, interval: Duration) -> Self {
         self.poll = interval;
         self
@@ -400,6 +407,7 @@ impl ConsumerBuilder {
         let source_of = |naming: &dyn Naming| {
             let names = naming.names();
             let queue = |store: &BoxStore| {
+                // Former names are among these, so a handler that was renamed takes its old letters back.
                 StoreSource::new(store.clone(), names.iter().map(|name| &**name))
                     .lease(self.claim_lease)
                     .poll(self.poll)
@@ -452,6 +460,7 @@ impl ConsumerBuilder {
 
     /// Tells of what can be done without, until it is needed.
     fn warn(&self) {
+        // Without a count of deliveries nothing would become a suspect, so no marks are missed.
         if self.from.source.counts_deliveries && self.settings.marks.is_none() {
             tracing::warn!(
                 "nothing keeps crash marks: a message that kills its process comes again and kills the next one, without \
@@ -485,6 +494,7 @@ impl ConsumerBuilder {
             }
         };
         let names = naming.names();
+        // Letters are claimed and found by name, so a handler without one could not have its letters back.
         let Some(first) = names.first() else {
             return Err(InvalidConfig::consumer("the handler has no name"));
         };

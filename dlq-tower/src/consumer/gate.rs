@@ -35,6 +35,7 @@ pub(super) struct Gate {
     refused: Mutex<Refused>,
     has_refused: AtomicBool,
     /// True if routing has ever failed: a part of it may be durable of messages that come again.
+    // It never turns false again, since nobody knows which messages that come again have a letter.
     has_failed: AtomicBool,
     changed: Arc<watch::Sender<()>>,
     health: Reporter,
@@ -206,6 +207,7 @@ impl Gate {
     /// The message of a death is settled, or about to be: nothing is refused of it any more. `is_written` where its letter
     /// or its retry record is.
     pub(super) fn message_over(&self, death: impl FnOnce() -> Death, is_written: bool) {
+        // Only what was written says that writing works; a success had nothing to write.
         if is_written {
             self.routing_works();
         }

@@ -52,6 +52,7 @@ impl<L: Letters> Gauges<L> {
             [(DLQ_EVENTS_COUNT, &waiting), (DLQ_MESSAGES_QUARANTINED, &quarantined)]
         {
             for consumer in &self.names {
+                // A consumer without letters is shown as 0, or its former number would stand for ever.
                 let count = counts.get(consumer).copied().unwrap_or(0);
                 gauge!(name, "consumer" => consumer.clone()).set(count as f64);
             }

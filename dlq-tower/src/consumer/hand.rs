@@ -268,6 +268,7 @@ impl Hand {
         match Arc::get_mut(&mut hand) {
             // Somebody still holds the delivery of the message before, and this run with it.
             None => new(ticket),
+            // The pattern has no `..`: a field that is added does not compile until it is reset here.
             Some(Self {
                 run_loop: _,
                 ticket: of,

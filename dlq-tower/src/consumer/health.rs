@@ -184,6 +184,7 @@ impl Reporter {
         match part {
             Part::StoreSource => self.change(|health| &mut health.store_error, why),
             Part::Schedule => self.change(|health| &mut health.schedule_error, why),
+            // Other parts than these three do not report errors that pass.
             _ => self.change(|health| &mut health.source_error, why),
         }
     }
@@ -239,5 +240,6 @@ pub(super) fn report(error: &dyn std::error::Error) -> String {
         text.push_str(&cause.to_string());
         source = cause.source();
     }
+    // An error's text can be of any length, and health is kept and copied.
     dlq_core::bounded(&text)
 }

@@ -32,6 +32,7 @@ impl Purging {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
+                // The wait comes first, so that a program which restarts often is not busy with old keys at each start.
                 () = sleep(EVERY) => {}
             }
             tokio::select! {
@@ -50,6 +51,7 @@ impl Purging {
             for keys in left {
                 let began = Instant::now();
                 match keys.purge(BATCH).await {
+                    // A full batch means that there may be more.
                     Ok(purged) if purged >= u64::from(BATCH) => again.push(keys),
                     Ok(_) => {}
                     Err(error) => tracing::warn!(

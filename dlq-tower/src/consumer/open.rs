@@ -148,6 +148,7 @@ impl ConsumerBuilder<Described> {
     ///
     /// As [`Transport`] says: opening again takes over what was created.
     pub async fn open(self) -> Result<Consumer, OpenError> {
+        // What can be known without the source is refused before anything is created at the broker.
         self.check_settings()?;
         let own = self.own_name()?;
         let wanted = Wanted {
@@ -157,6 +158,7 @@ impl ConsumerBuilder<Described> {
         };
         let transport = &self.from.transport;
         let summary = transport.summary();
+        // The description wins: its name may be that of a consumer which exists at the broker already.
         let name = transport.consumer_name().unwrap_or(&own);
         let parts = transport.open(name, wanted).await?;
         let mut builder = self.with_source(parts.given);

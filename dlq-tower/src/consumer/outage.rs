@@ -86,6 +86,7 @@ impl OutagePolicy {
     }
 
     pub(super) fn check(&self) -> Result<(), InvalidConfig> {
+        // Written as a negation, so that NaN is refused as well.
         if !(self.ratio > 0.0 && self.ratio <= 1.0) {
             let text = format!("outage.ratio is {}; it must be above 0 and at most 1", self.ratio);
             return Err(InvalidConfig::consumer(text));
@@ -168,6 +169,7 @@ impl Outage {
         changed: Arc<watch::Sender<()>>,
         health: Reporter,
     ) -> Self {
+        // Without a policy neither the window nor the pause is ever looked at.
         let like = policy.clone().unwrap_or_default();
         let state = State::Closed { window: Window::new(like.window) };
         let pause = Growing::new(like.pause, like.max_pause);

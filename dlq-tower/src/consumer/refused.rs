@@ -123,6 +123,7 @@ impl Refused {
             self.in_a_row = self.in_a_row.saturating_add(1);
         }
         let now = Instant::now();
+        // Delays are measured by `Instant`, because the clock may be set meanwhile. This time is for people only.
         let since = self.clock.now();
         let letter = self.letters.entry(death).or_insert_with(|| Letter {
             delay: Growing::new(FIRST_DELAY, LONGEST_DELAY),
@@ -152,6 +153,7 @@ impl Refused {
         let before = self.letters.len();
         self.letters.retain(|known, letter| *known != death && now < letter.again + GONE);
         let letters = &self.letters;
+        // The bound and the oldest letter are read off this order, so it must not name letters that are forgotten.
         self.order.retain(|known| letters.contains_key(known));
         before != self.letters.len()
     }

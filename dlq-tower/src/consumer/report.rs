@@ -29,20 +29,21 @@ impl fmt::Display for Ended {
 #[non_exhaustive]
 #[must_use = "the report says whether the source failed"]
 pub struct Report {
-    /// Handled, now or before (duplicates).
+    /// Number of messages that were handled, now or before (duplicates).
     pub handled: u64,
-    /// Dead, with a letter.
+    /// Number of messages that died, each with a letter.
     pub dead: u64,
-    /// Waiting elsewhere for another attempt.
+    /// Number of messages that wait elsewhere for another attempt: in the retry queue, or in a store.
     pub retried: u64,
-    /// Given back uncounted.
+    /// Number of messages that were given back uncounted.
     pub deferred: u64,
-    /// Not ended: the settlement failed, the deadline of the stop passed, the task panicked, or another process has them. They
-    /// come again, there or here.
+    /// Number of messages that did not end: the settlement failed, the deadline of the stop passed, the task panicked, or
+    /// another process has them. They come again, there or here.
     pub unsettled: u64,
-    /// Times that dead-letter routing could not write.
+    /// Number of times that dead-letter routing could not write. A message that came again may have several.
     pub route_errors: u64,
-    /// Background tasks that ended before they should have.
+    /// Number of background tasks that ended before they should have;
+    /// [`ConsumerHealth::lost`](super::ConsumerHealth::lost) names them.
     pub lost_tasks: u64,
     /// Reason why the run ended.
     pub ended: Ended,

@@ -67,6 +67,7 @@ impl<C: Claims> Scheduling<C> {
     /// machine may go wrong.
     async fn once(&self) -> Result<Duration, StoreError> {
         let mut wait = Duration::MAX;
+        // An error for one name ends the round: the store is one, and would most likely fail for the others too.
         for consumer in &self.names {
             let run = ScheduleRun { consumer: consumer.clone(), schedule: self.schedule.clone() };
             let (letters, again) = self.claims.run_schedule(run).await?;

@@ -166,6 +166,8 @@ impl Recipients for Addressees {
         let Some(name) = self.names().into_iter().find(|known| **known == *name) else {
             return false;
         };
+        // A retry record is dispatched by its name, and a message of the main stream by what it says. The letter is its
+        // own if both lead to one handler.
         let named = delivery.clone().with_consumer(name).with_delivered_from(DeliveredFrom::Retry);
         let for_both = || self.0.name_for(&named) == self.0.name_for(delivery);
         guarded("name_for", delivery, for_both).unwrap_or(false)

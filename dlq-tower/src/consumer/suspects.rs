@@ -106,6 +106,7 @@ impl Suspects {
     /// Returns true if nothing at all speaks for a crash.
     pub(super) fn is_beyond_doubt(&self, delivery: &Delivery) -> bool {
         let is_known = match delivery.delivered_from() {
+            // A store counts lost claims, and a broker deliveries. Each says so in a field of its own.
             DeliveredFrom::Store => delivery.crashes() == 0,
             _ => delivery.deliveries() < self.suspect_after,
         };

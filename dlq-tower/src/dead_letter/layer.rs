@@ -145,6 +145,7 @@ impl<S> Layer<S> for DeadLetterLayer {
     type Service = DeadLetter<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        // Each sink has a queue of its own, so that a slow feed does not hold up the authoritative sink.
         let writer = |sink: &BoxSink| Writer::new(sink.clone(), self.batch);
         let shared = Inner {
             sink: writer(&self.sink),

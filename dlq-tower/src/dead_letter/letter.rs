@@ -46,6 +46,7 @@ impl Inner {
         // Which stage gave up.
         let previous = delivery.previous();
         if previous != delivery.message().subject() {
+            // An attribute of this name that the user has declared wins.
             attributes.entry(PREVIOUS_TOPIC.to_owned()).or_insert_with(|| previous.to_owned());
         }
         attributes

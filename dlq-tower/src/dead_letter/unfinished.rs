@@ -83,6 +83,7 @@ impl Routing {
             Undone::Retry(postponed) => postponed.attempts,
         };
         Self {
+            // The verdict may be of attempts beyond the delivery's own, which were made in the process.
             attempt: attempts.max(delivery.attempt()),
             verdict,
             confirmed,
@@ -112,6 +113,7 @@ impl Unfinished {
         let of = memory.deaths.get(&death)?;
         let which = Which::of(delivery, death);
         let (_, known) = of.iter().find(|(known, _)| *known == which)?;
+        // A delivery with a higher attempt shows that the record was written after all, though the answer was lost.
         let is_current = delivery.attempt() <= known.attempt && known.since.elapsed() < KEPT;
         is_current.then(|| known.clone())
     }
@@ -146,6 +148,7 @@ impl Unfinished {
         }
         let death = death_of(delivery);
         let mut memory = self.memory();
+        // The binding is a hash over the whole payload, so it is computed only where the death is known.
         if memory.deaths.contains_key(&death) {
             let key = (death, Which::of(delivery, death));
             memory.forget(key);

@@ -30,6 +30,7 @@ pub(super) struct Batch {
 
 impl Default for Batch {
     fn default() -> Self {
+        // No linger: while one call is under way the next batch gathers by itself, and a lone letter waits for nothing.
         Self { max: 256, linger: Duration::ZERO, writers: None }
     }
 }
@@ -174,6 +175,7 @@ impl Writer {
                 continue;
             }
             let size = size(&first.letter.message);
+            // A letter that is larger than the room goes alone. Left in the queue it would never be written.
             if size > room && !letters.is_empty() {
                 queue.waiting.push_front(first);
                 break;

@@ -25,6 +25,7 @@ impl<T: DeserializeOwned + Send + 'static> Payload for MsgPack<T> {
         let value = rmp_serde::from_read(&mut rest).map_err(|error| {
             Rejection::decode(format!("{} that differ", expected())).with_source(error)
         })?;
+        // The reader stops after one value. What follows it shows that the payload is something else.
         if !rest.is_empty() {
             return Err(Rejection::decode(format!("{} with {} left over", expected(), rest.len())));
         }

@@ -79,6 +79,8 @@ impl<P> Slot<P> {
 /// handled once, or in order.
 pub fn take<P: Payload>(delivery: &Delivery) -> Result<P, Rejection> {
     if let Some(slot) = delivery.decoded::<Slot<P>>() {
+        // The value is handed over and not copied, since a payload's type need not be `Clone`. A later attempt decodes
+        // anew.
         match std::mem::replace(&mut *slot.lock(), Seen::Nothing) {
             Seen::Nothing => {}
             Seen::Value(value) => return Ok(value),
@@ -124,6 +126,7 @@ where
         if matches!(*seen, Seen::Nothing) {
             *seen = Seen::Value(P::decode(delivery).ok()?);
         }
+        // After a panic of one key closure the others are not run: the message is given up in any case.
         let Seen::Value(payload) = &*seen else { return None };
         match catch_unwind(AssertUnwindSafe(|| key(payload.value()).into_key())) {
             Ok(key) => key,

@@ -56,6 +56,9 @@ pub fn handler<F>(name: impl Into<Arc<str>>, function: F) -> HandlerBuilder<F> {
 type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// A handler whose settings are being made. See the [module docs](super) for which setting wins.
+///
+/// No setting is needed. What the setters are given is checked by [`build`](Self::build), which refuses settings that
+/// contradict each other.
 #[must_use = "a handler does nothing until it is built"]
 pub struct HandlerBuilder<H, S = (), C = Unclassified, I = BoxIdempotency> {
     function: H,
@@ -434,6 +437,8 @@ impl<I: Idempotency> Stages<I> {
         S: Clone + Send + Sync + 'static,
         S::Future: Send + 'static,
     {
+        // The permit stands inside retry, so a message that waits for its next attempt holds none (G4), and outside idempotency,
+        // so one that waits for a permit holds no claim.
         let service = match &self.once {
             Some(once) => once.layer(service),
             None => Once::without(service),
@@ -456,6 +461,7 @@ impl Settings {
         let mut overrides = self.config.overrides(&name);
         if let Some(Environment { prefix, lookup, is_shared }) = &self.env {
             if *is_shared {
+                // Only the variables of the process can be listed, so misspelt names are found only there.
                 env::check(prefix, &name, env::variables())?;
             }
             // The environment wins over the configuration, and both win over code.
@@ -473,6 +479,7 @@ impl Settings {
             (false, Some(_)) => wrong(
                 "`idempotency_key` but no store to keep its keys in; call `.idempotency(store)`",
             ),
+            // A store without a key would look like protection and give none.
             (true, None) => wrong(
                 "a store for idempotency but no `idempotency_key`; set one, e.g. the id of the event",
             ),
@@ -491,6 +498,8 @@ impl Settings {
 
     fn once<I: Idempotency>(&self, store: Option<Arc<I>>) -> Option<IdempotencyLayer<I>> {
         let (store, key) = store.zip(self.idempotency_key.clone())?;
+        // Keys are kept under the present name, even for a letter that comes under a former one: both are the same
+        // message.
         let layer = IdempotencyLayer::sharing(store, key)
             .consumer(Arc::clone(&self.name))
             .former_names(self.aliases.iter().cloned())

@@ -114,6 +114,7 @@ impl HandlerConfig {
     #[must_use]
     pub fn overrides(&self, name: &str) -> HandlerOverrides {
         let of = |name: &str| self.0.get(name).cloned().unwrap_or_default();
+        // What names the handler says more than what is for all.
         of(name).or(of("*"))
     }
 

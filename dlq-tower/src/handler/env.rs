@@ -86,6 +86,7 @@ pub(super) fn check(prefix: &str, name: &str, variables: Vec<String>) -> Result<
         if rest.is_empty() || SETTINGS.contains(&rest) || SETTINGS.iter().any(is_of_another) {
             continue;
         }
+        // Two letters are as many as a slip has. With three a short name of the program's own could be taken for one.
         let is_misspelt = SETTINGS.iter().any(|setting| strsim::levenshtein(rest, setting) <= 2);
         if is_distinct || is_misspelt {
             return Err(InvalidConfig::new(format!(
@@ -116,6 +117,7 @@ pub(super) fn overrides(
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<HandlerOverrides, InvalidConfig> {
     let own = read(name, &own(prefix, name), lookup)?;
+    // A variable that names the handler says more than one for all, so it wins.
     Ok(own.or(read(name, &all(prefix), lookup)?))
 }
 

@@ -46,6 +46,7 @@ impl HandlerError {
     #[track_caller]
     fn of(error: BoxError, error_type: &'static str) -> Self {
         let (judged, location) = (Classification::transient(), Location::caller());
+        // This costs next to nothing unless the environment asks for backtraces.
         let backtrace = Backtrace::capture();
         Self(Box::new(Inner { error, error_type, judged, group: None, location, backtrace }))
     }
@@ -68,6 +69,7 @@ impl HandlerError {
     #[must_use]
     #[track_caller]
     pub fn classified<E: Error + Classify + Send + Sync + 'static>(error: E) -> Self {
+        // Both are asked for before the error is boxed, which hides its type.
         let (judged, group) = (error.classify(), error.group());
         let mut made = Self::new(error);
         made.0.judged = judged;
@@ -186,21 +188,21 @@ pub trait ResultExt<T>: Sized + sealed::Sealed {
     ///
     /// # Errors
     ///
-    /// When it is one.
+    /// When the result is an error, which is then of this class.
     fn permanent(self) -> Result<T, HandlerError>;
 
     /// Another attempt may succeed.
     ///
     /// # Errors
     ///
-    /// When it is one.
+    /// When the result is an error, which is then of this class.
     fn transient(self) -> Result<T, HandlerError>;
 
     /// Another attempt may succeed after this time, which wins over the policy's delay.
     ///
     /// # Errors
     ///
-    /// When it is one.
+    /// When the result is an error, which is then of this class.
     fn retry_after(self, delay: Duration) -> Result<T, HandlerError>;
 }
 

@@ -101,6 +101,7 @@ macro_rules! function {
     };
 }
 
+// The last argument takes the delivery itself and not a reference, so that an extractor of the whole copies nothing.
 function!(; );
 function!(; A1);
 function!(A1; A2);

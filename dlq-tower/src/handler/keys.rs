@@ -116,6 +116,7 @@ impl<T: ToKey> ToKey for Option<T> {
 /// Each part with its length in front, so that no two tuples read the same; absent parts are marked. `None` when all
 /// are absent.
 fn joined<const N: usize>(parts: [Option<Bytes>; N]) -> Option<Bytes> {
+    // If all parts are absent, the messages have nothing in common by which they would be the same.
     if parts.iter().all(Option::is_none) {
         return None;
     }

@@ -42,6 +42,7 @@ where
 
     fn call(&mut self, delivery: Delivery) -> AttemptFuture {
         let attempt = Service::call(self, delivery);
+        // This is the box that layers cost for each attempt. Without layers a handler is not erased.
         AttemptFuture(Box::pin(async move { classified(attempt.await) }))
     }
 
@@ -171,6 +172,8 @@ where
     }
 
     fn call(&mut self, delivery: Delivery) -> WhenReadyFuture<S> {
+        // A clone for each attempt: what a service is granted when it is ready belongs to one caller (tower's
+        // contract), and attempts run beside each other.
         let service = self.inner.clone();
         let state = State::Waiting { service, delivery: Some(delivery), stop: None };
         WhenReadyFuture { state, class: self.class }

@@ -55,6 +55,7 @@ enum Owner {
 type Key = (Arc<str>, Arc<str>);
 
 /// The owner of each name, and how often it was taken.
+// Global, since handlers and consumers of one program need not know each other, and still share a store.
 static NAMES: Mutex<BTreeMap<Key, (Owner, usize)>> = Mutex::new(BTreeMap::new());
 
 fn names() -> MutexGuard<'static, BTreeMap<Key, (Owner, usize)>> {
@@ -117,6 +118,7 @@ impl Taken {
         if *known != owner {
             return Err(known.clone());
         }
+        // One function may be built several times, and its name is free once the last of these is gone.
         *times += 1;
         Ok(Self(key))
     }

@@ -22,6 +22,7 @@ use crate::reuse::Reuse;
 use crate::stage::{Done, Setback, Verdict};
 
 /// Number of free places that are kept.
+// After a burst no more memory than this is kept. Whatever is beyond it is allocated anew.
 const FREE: usize = 64;
 
 /// The composed layers, erased.
@@ -101,6 +102,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
         let mut this = self.project();
         if let Some(delivery) = this.next.take() {
+            // Begun here and not in `run`, because the service inside may have to be polled ready, which needs a
+            // context.
             this.handling.as_mut().again(cx, delivery);
         }
         this.handling.poll_kept(cx)
@@ -113,6 +116,7 @@ where
 {
     fn leave(mut self: Pin<Box<Self>>) {
         if let Some(of) = self.as_mut().project().of.take() {
+            // The place that was left last is taken first, since its memory is most likely in the cache still.
             let Some(earlier) = of.last.swap(Some(self)) else { return };
             let mut free = of.free();
             if free.len() < FREE {

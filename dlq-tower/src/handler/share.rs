@@ -61,6 +61,7 @@ impl<S> Inner<S> {
 impl<S> ShareLayer<S> {
     /// Makes the one service of `layer`.
     pub fn new<L: Layer<Chosen, Service = S>>(layer: L) -> Self {
+        // A lock of the standard library: it is held for a poll or a call, and never across an await.
         let service = Mutex::new(layer.layer(Chosen(())));
         Self { shared: Arc::new(Inner { service, turn: Arc::new(Permits::new(1)) }) }
     }
@@ -187,6 +188,7 @@ where
     }
 
     fn call(&mut self, delivery: Delivery) -> S::Future {
+        // The one service does not know whose attempt it does, so the delivery brings its handler along.
         let delivery = delivery.with_extension(Arc::new(Attempted(self.handler.clone())));
         let attempt = self.shared.service().call(delivery);
         // The turn covers the wait and the call, not the attempt: others may become ready while it runs.

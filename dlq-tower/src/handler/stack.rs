@@ -111,6 +111,7 @@ impl Service<Delivery> for HandlerStack {
     type Future = StackFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // A handler at its limit makes its own message wait within the call, and nobody who comes after it (G4).
         Poll::Ready(Ok(()))
     }
 
@@ -182,7 +183,7 @@ impl fmt::Debug for HandlerStack {
 
 /// Types that a router takes: a [`HandlerStack`], or a [`HandlerBuilder`](super::HandlerBuilder) to be built.
 pub trait IntoStack<Args> {
-    /// The stack.
+    /// Returns the handler's stack, and builds it if it is a builder.
     ///
     /// # Errors
     ///

@@ -132,6 +132,7 @@ where
         // The function is the user's, and stands outside the panic guard.
         let key = match catch_unwind(AssertUnwindSafe(|| (shared.key)(&delivery))) {
             Ok(Some(key)) => key,
+            // A message without a key is handled as often as it comes; that is the caller's choice.
             Ok(None) => return Ok(delivery),
             Err(payload) => {
                 let failure = failure_of(payload, ErrorClass::Permanent);

@@ -44,6 +44,7 @@ impl Waiters {
     /// Wakes those who wait for `key`.
     #[inline]
     pub(super) fn wake(&self, key: &Bytes) {
+        // A message that joins just after this look is not woken. Its first question to the store finds the key free.
         if self.0.count.load(Ordering::SeqCst) > 0 {
             self.0.wake(key);
         }

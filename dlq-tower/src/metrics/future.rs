@@ -67,6 +67,7 @@ where
                     Disposition::Succeeded => this.handles.success.increment(1),
                     Disposition::Duplicate => this.handles.duplicate.increment(1),
                     Disposition::Dead(_) => this.handles.dlq.increment(1),
+                    // A message that comes again is counted when it ends, so each is counted once.
                     _ => {}
                 }
                 Ok(settlement)

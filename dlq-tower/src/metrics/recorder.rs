@@ -95,6 +95,7 @@ impl Recorder {
     }
 
     pub(super) fn handles(&self, subject: &Arc<str>) -> Arc<Handles> {
+        // Subjects may come from whoever publishes, so they are spread by a seed that only this process knows.
         let mut hasher = self.shared.spread.build_hasher();
         hasher.write(subject.as_bytes());
         let mut link = &self.shared.subjects[hasher.finish() as usize % BUCKETS];

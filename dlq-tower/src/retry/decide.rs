@@ -51,6 +51,8 @@ impl Inner {
     /// The verdict on a message that is not to be run at all, if it is one.
     pub(super) fn refuse(&self, delivery: &Delivery) -> Option<Verdict> {
         self.is_refused(delivery).then(|| {
+            // A refusal is looked at first: it says why no handler may run, and the crashes are in the letter beside
+            // it.
             if let Some(failure) = delivery.refusal() {
                 return Verdict::Dead(Box::new(self.refused(delivery, failure)));
             }
@@ -244,12 +246,14 @@ impl Inner {
 /// Returns true if no further run can help, whatever the policy grants.
 pub(crate) fn is_permanent(failure: &Failure) -> bool {
     failure.class == ErrorClass::Permanent
+        // The bytes of a message never change, so what could not be read once cannot be read later.
         || matches!(failure.cause, Cause::Decode | Cause::Malformed | Cause::Oversize)
 }
 
 /// The seed of a message's delays: the same for the same death, whichever process decides.
 fn seed(death: Death) -> u64 {
     let mut low = [0; 8];
+    // The id is a hash already, so a part of it is as good as random.
     low.copy_from_slice(&death.letter.as_bytes()[..8]);
     u64::from_le_bytes(low) ^ u64::from(death.generation).rotate_left(32)
 }

@@ -77,6 +77,7 @@ where
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         if let Err(error) = ready!(self.inner.poll_ready(cx)) {
             let (after, why) = unready(&error.into_setback());
+            // An error here would end the whole stack, though only the next message is concerned.
             self.unready = Some(Verdict::Defer { after, why });
         }
         Poll::Ready(Ok(()))

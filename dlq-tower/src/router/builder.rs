@@ -107,6 +107,7 @@ impl RouterBuilder {
         let mut handlers = Handlers::default();
         let (mut events, mut subjects) = (Table::default(), Table::default());
         for (matcher, handler) in self.routes {
+            // Errors of builders are kept until here, so that `route` can be chained.
             let handler = handlers.add(handler?)?;
             match matcher {
                 Matcher::Subject(pattern) => subjects.add("subject", &pattern, handler)?,
@@ -118,7 +119,10 @@ impl RouterBuilder {
             None => None,
         };
         let Handlers { all, by_name } = handlers;
+        // Layers are put around last, so they wrap handlers of routes that were declared after them as well.
         let all = all.iter().map(|handler| handler.within(&self.layers)).collect();
+        // Letters under the router's name are routed anew, and those under a handler's name go to that handler. One
+        // name cannot mean both.
         if by_name.contains_key(&self.name) {
             return Err(InvalidConfig::new(format!(
                 "the router and one of its handlers are both called `{}`; give the router another name",

@@ -7,6 +7,7 @@ pub(super) fn covers(wide: &str, narrow: &str) -> bool {
         match (wide, narrow.next()) {
             (_, None) => return false,
             (">", Some(_)) => return true,
+            // `>` may stand for several tokens, and only another `>` covers those.
             (_, Some(">")) => return false,
             ("*", Some(_)) => {}
             (wide, Some(narrow)) if wide == narrow => {}
@@ -23,6 +24,7 @@ pub(super) fn meet(left: &str, right: &str) -> bool {
         match (left.next(), right.next()) {
             (None, None) => return true,
             (None, Some(_)) | (Some(_), None) => return false,
+            // `>` stands for one token or more, and the other pattern has at least one left.
             (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
             (Some("*"), Some(_)) | (Some(_), Some("*")) => {}
             (Some(left), Some(right)) if left == right => {}

@@ -87,6 +87,7 @@ impl Inner {
             }
         }
         let message = delivery.message();
+        // The event comes first, because it says more than the subject, under which events of many types may travel.
         let by_event = message.event().and_then(|event| self.events.find(event));
         let found = by_event.or_else(|| self.subjects.find(message.subject())).or(self.fallback);
         found.map_or(Taker::Nobody, handler)
@@ -168,6 +169,7 @@ impl Service<Delivery> for Router {
 
 impl Handles for Router {
     fn names(&self) -> Vec<Arc<str>> {
+        // The router's own name comes first: letters of messages that it rejected are claimed under it and routed anew.
         let own = std::iter::once(Arc::clone(&self.shared.name));
         own.chain(self.shared.handlers.iter().flat_map(Handles::names)).collect()
     }

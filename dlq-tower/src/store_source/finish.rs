@@ -62,6 +62,7 @@ impl<C: Claims> Finisher<C> {
     pub(super) fn next_delay_after_refusal(&self, letter: LetterId) -> Duration {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         if refused.len() >= MAX_REMEMBERED && !refused.contains_key(&letter) {
+            // A letter that is not remembered would else begin anew with each refusal and run in a loop.
             return LONGEST_WAIT;
         }
         let fresh = || Growing::new(FIRST_WAIT, LONGEST_WAIT);
@@ -119,6 +120,7 @@ impl<C: Claims> Finisher<C> {
     async fn write_batch(&self) {
         let batch: Vec<Waiting> = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            // The lock is released before the store is asked, so that others queue up meanwhile.
             let take = queue.len().min(BATCH);
             queue.drain(..take).collect()
         };

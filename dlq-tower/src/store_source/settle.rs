@@ -34,9 +34,13 @@ impl<C: Claims> StoreSettle<C> {
         loop {
             let error = match self.finisher.finish(self.token, finish.clone()).await {
                 Ok(finished) => return Ok(finished),
+                // The caller that wrote the batch was dropped. There is nothing to wait for, and the token makes a
+                // second write harmless.
                 Err(Unfinished::Interrupted) => continue,
                 Err(Unfinished::Refused(error)) => error,
             };
+            // Errors of other kinds may be set right by an operator while the lease lasts, so they are tried until
+            // then.
             let is_refused = error.kind() == StoreErrorKind::Refused;
             if is_refused || Instant::now() + pause >= give_up {
                 return Err(error);

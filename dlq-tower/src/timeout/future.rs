@@ -84,6 +84,7 @@ where
         // What was cut off may panic when it is dropped; one failure is enough.
         discard(|| this.inner.set(None));
         let message = format!("the handler ran longer than its timeout of {limit:?}");
+        // Transient, since a later attempt may be faster.
         let failure = Failure::new(ErrorClass::Transient, Cause::Timeout, "timeout", &message)
             .timed(this.clock.now(), limit);
         Poll::Ready(Err(Setback::Failed(Box::new(Attempt {

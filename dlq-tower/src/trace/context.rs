@@ -60,6 +60,7 @@ impl TraceParent {
 }
 
 fn hex(text: &str, digits: usize) -> Option<u128> {
+    // The recommendation permits lower case only.
     let lower = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if text.len() == digits && lower { u128::from_str_radix(text, 16).ok() } else { None }
 }
@@ -121,6 +122,7 @@ impl TraceContext {
     /// Writes the context onto `headers`, in place of what they say of it.
     pub fn write_to(&self, headers: &mut Headers) {
         let ours = [TRACEPARENT, TRACESTATE, BAGGAGE];
+        // A context that is replaced in part would join the parent of one trace to the state of another.
         headers.retain(|header| !ours.iter().any(|name| is(header, name)));
         if let Some(parent) = self.parent {
             headers.append(TRACEPARENT, parent.to_string());
@@ -144,6 +146,7 @@ fn all<'a>(headers: &'a Headers, name: &'a str) -> impl Iterator<Item = &'a [u8]
 /// The value of a header that may stand only once.
 fn the_only<'a>(headers: &'a Headers, name: &'a str) -> Option<&'a [u8]> {
     let mut values = all(headers, name);
+    // Of two parents nobody can tell which one is right, so neither is believed.
     values.next().filter(|_| values.next().is_none())
 }
 

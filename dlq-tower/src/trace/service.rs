@@ -77,6 +77,7 @@ fn span_of(delivery: &Delivery) -> Span {
         parent_id = Empty,
         outcome = Empty,
     );
+    // The headers are searched and the ids formatted only for a span that somebody listens to.
     if !span.is_disabled()
         && let Some(parent) = TraceContext::from_headers(message.headers()).parent()
     {

@@ -26,6 +26,7 @@ impl Backoff {
                 )))
             }
             Self::Ladder { stages } => ladder(stages),
+            // A constant delay of zero is a choice: retry at once. What a custom one does cannot be known.
             Self::Constant { .. } | Self::Custom(_) => Ok(()),
         }
     }

@@ -152,17 +152,22 @@ impl Backoff {
             Self::Constant { jitter, .. }
             | Self::Linear { jitter, .. }
             | Self::Exponential { jitter, .. } => {
+                // The seed is mixed with the attempt, or all delays of a message would be equally long parts of their
+                // maximum.
                 jitter.apply(self.longest(attempt)?, mix(seed, attempt))
             }
             Self::Decorrelated { initial, max } => {
                 let mut delay = *initial;
                 let first = attempt.saturating_sub(WALKED).max(1);
+                // The walk is done anew each time, since a policy keeps no state: the same arguments give the same
+                // delay in any process.
                 for step in first..=attempt {
                     let high = delay.saturating_mul(3).max(*initial);
                     delay = between(*initial, high, mix(seed, step)).min(*max);
                 }
                 delay
             }
+            // Stages of retry topics are fixed, so a ladder has no jitter.
             Self::Ladder { .. } => self.longest(attempt)?,
             Self::Custom(delays) => return delays.delay(attempt, seed),
         })
@@ -171,6 +176,7 @@ impl Backoff {
     /// The longest delay that can follow attempt `attempt`; `None` where that cannot be told.
     #[must_use]
     pub fn longest(&self, attempt: u32) -> Option<Duration> {
+        // Attempts are counted from 1; a caller that says 0 means the first.
         let steps = attempt.max(1) - 1;
         Some(match self {
             Self::Constant { delay, .. } => *delay,

@@ -98,6 +98,7 @@ impl<'de> Visitor<'de> for Either {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Backoff, A::Error> {
         let backoff = Backoff::from(Table::deserialize(MapAccessDeserializer::new(map))?);
+        // The text form checks itself; a table has not been checked yet.
         backoff.check().map_err(A::Error::custom)?;
         Ok(backoff)
     }

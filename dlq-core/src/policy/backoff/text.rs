@@ -164,7 +164,9 @@ impl FromStr for Backoff {
         {
             result = result.factor(factor);
         }
+        // `finish` comes after all settings were taken: what is left is a setting that this kind does not have.
         let result = arguments.finish(result)?;
+        // A text from configuration is refused when it is read, not when the first message fails.
         result.check()?;
         Ok(result)
     }

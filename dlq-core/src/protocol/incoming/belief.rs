@@ -53,6 +53,7 @@ impl Decoded {
             return Err("no message dies so often");
         }
         let death = Death { letter, generation };
+        // The binding above keeps copied headers apart, and anybody can compute it. Only the secret tells forged ones.
         if let Some(key) = key {
             let is_bound = |binding| key.fits(&binding, &death, message);
             if !self.keyed_binding.is_some_and(is_bound) {
@@ -62,6 +63,7 @@ impl Decoded {
                 );
             }
         }
+        // No header names transport and cluster, since a letter goes back to the broker that it came from.
         let origin = self.original.origin(read_at.transport(), read_at.cluster());
         let origin = origin.ok_or("it does not say where it was born")?;
         if !letter.follows_from(&origin, self.original.timestamp, consumer, message) {

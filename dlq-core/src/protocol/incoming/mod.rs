@@ -46,6 +46,7 @@ impl Incoming {
         let message = self.named(message);
         let read = Delivery::to(Arc::clone(self.addressee.name()), message, stands);
         let headers = read.message().headers();
+        // Hardly any message claims to be a letter, and to split its headers is to copy them.
         if !headers.iter().any(|header| header.name == names::DLQ_ID) {
             return read;
         }
@@ -57,6 +58,7 @@ impl Incoming {
         if let Some(at) = decoded.original.timestamp {
             message = message.with_published_at(at);
         }
+        // Id and event are read once more, because the headers are the producer's own now.
         Delivery::to(Arc::clone(self.addressee.name()), self.named(message), origin)
             // The claim names the last death, and a failure of this delivery would be the next one.
             .with_death(death.next())

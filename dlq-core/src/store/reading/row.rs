@@ -86,5 +86,6 @@ impl Sent {
 
 /// The same for the same payload and key.
 fn digest(message: &Message) -> Binding {
+    // With a fixed id this is a hash of the bytes alone, so that messages of different letters can be compared.
     Binding::of(&LetterId::from_bytes([0; 16]), message)
 }
