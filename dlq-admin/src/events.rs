@@ -33,7 +33,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Length of a connection. The browser connects again, and is let in anew.
 const LIFE: Duration = Duration::from_secs(600);
 /// Number of listeners at a time.
-const MOST: usize = 500;
+const MOST: usize = 64;
 
 /// Subject of news.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -35,6 +35,9 @@ const EDIT_BODY: usize = 256 * 1024 * 1024;
 
 /// Time limit for a body to arrive.
 const ARRIVAL: Duration = Duration::from_secs(120);
+/// Length, in bytes, and time limit of a body that somebody sends who has not logged in: others could hold all places of a
+/// server otherwise.
+const OF_STRANGERS: (usize, Duration) = (8 * 1024, Duration::from_secs(10));
 
 /// Right to use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,14 @@ impl Route {
         // A GET changes nothing, so a token in its query would only end up in logs and histories.
         let of_form = if self.method == Method::POST { OF_FORM } else { &[] };
         own.chain(of_form)
+    }
+
+    /// The length and the time limit of its body.
+    fn limits(&self) -> (usize, Duration) {
+        match self.allowed {
+            Allowed::Everybody => OF_STRANGERS,
+            Allowed::From(_) => (self.most, ARRIVAL),
+        }
     }
 
     pub(crate) fn is_change(&self) -> bool {
@@ -457,7 +468,7 @@ async fn carry_out(
     let mut params = Params::of_form(parts.uri.query().unwrap_or_default().as_bytes());
     if route.is_change() {
         // The token may be in the body, so the sender can only be checked once that has arrived.
-        params = params.join(body_params(parts, body, route.most).await?);
+        params = params.join(body_params(parts, body, route.limits()).await?);
         door::check_sender(visitor, parts, &params)?;
     } else if route.kind == Kind::Page {
         // The form of a filter sends each of its fields, and an empty one is not meant as a condition. The HTTP
@@ -491,9 +502,13 @@ async fn carry_out(
     }
 }
 
-async fn body_params(parts: &Parts, body: Body, most: usize) -> Result<Params, Refusal> {
-    let body = timeout(ARRIVAL, to_bytes(body, most)).await.map_err(|_| {
-        let text = format!("the body did not arrive within {} s", ARRIVAL.as_secs());
+async fn body_params(
+    parts: &Parts,
+    body: Body,
+    (most, arrival): (usize, Duration),
+) -> Result<Params, Refusal> {
+    let body = timeout(arrival, to_bytes(body, most)).await.map_err(|_| {
+        let text = format!("the body did not arrive within {} s", arrival.as_secs());
         Refusal::new(StatusCode::REQUEST_TIMEOUT, text)
     })?;
     let body = body.map_err(|_| {

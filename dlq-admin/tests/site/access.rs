@@ -1,5 +1,7 @@
 //! Logins, roles and their rights.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::HeaderName;
 use dlq_admin::{Access, Role, Token};
@@ -356,4 +358,18 @@ async fn who_reads_sees_no_payload_until_it_is_revealed_with_a_reason() {
     let site = site.bearer(Role::Read);
     let page = site.post(&format!("/s/default/letters/{id}/reveal"), "note=again").await.ok();
     assert!(page.body.contains("s3cret-payload") && page.body.contains("s3cret-header"));
+}
+
+/// Whoever has not logged in keeps no place of the server for long.
+#[tokio::test(start_paused = true)]
+async fn a_login_that_does_not_arrive_is_not_waited_for() {
+    let site = Site::of(vec![letter(0)]).await.access(tokens());
+    let never = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+    let request = site.request("POST", "/login");
+    let request = request.header("content-type", "application/x-www-form-urlencoded");
+    let began = tokio::time::Instant::now();
+    site.send(request.body(Body::from_stream(never)).unwrap()).await.is(408);
+    assert!(began.elapsed() <= Duration::from_secs(10), "{:?}", began.elapsed());
+    let large = format!("token={}", "x".repeat(10_000));
+    site.post("/login", &large).await.is(413);
 }

@@ -128,7 +128,11 @@ async fn read_range<L: Log>(log: &L, range: Range, most: u64) -> Result<Option<F
     if filled.is_whole {
         return Ok(Some(Filled::Memory(memory)));
     }
-    let folder = tempfile::Builder::new().prefix("dlq-read").tempdir().map_err(|error| {
+    let mut builder = tempfile::Builder::new();
+    // The folder holds payloads, in a place where every user of the machine looks around.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    let folder = builder.prefix("dlq-read").tempdir().map_err(|error| {
         CliError::failed(format!(
             "cannot keep more than {most} letters: no temporary folder can be made: {error}; set TMPDIR to a folder with \
              room, or ask for less with --since"
@@ -201,6 +205,12 @@ mod tests {
         let large = read(log, Range::all()).await.unwrap();
         let folder = small._folder.as_ref().map(|folder| folder.path().to_owned()).unwrap();
         assert!(folder.join("letters.db").exists() && large._folder.is_none());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "nobody else reads payloads there");
+        }
         let list = async |read: &Read| {
             let page = PageRequest::new().limit(1_000);
             read.letters.list(Filter::new(), page).await.unwrap().letters

@@ -15,6 +15,7 @@ use super::render;
 use super::written::Written;
 use crate::alert::{Counts, StoreSource};
 use crate::error::{CliError, chain};
+use crate::secret::hide;
 
 /// Place of the store.
 pub(super) trait StoreOpener {
@@ -133,7 +134,7 @@ impl<P: StoreOpener> Watched for Stored<P> {
             self.written.look(&store, &stats).await?;
             Ok(StoreObservation { stats, waiting, quarantined, next_due, due, operations, groups })
         };
-        asked.await.map_err(|error: dlq_core::StoreError| chain(&error))
+        asked.await.map_err(|error: dlq_core::StoreError| hide(&chain(&error)))
     }
 
     fn forget(&mut self) {

@@ -238,7 +238,9 @@ impl KafkaOutbox {
         match done {
             Some((Ok(written), _)) => Ok(written),
             // The request to commit went out, and its answer did not come.
-            Some((Err(Broken::Server(error)), true)) => Err(Failed::Unknown(error.to_string())),
+            // Also where another process has taken the sender's name since: it fences a commit that is asked for again, and says
+            // nothing of the first.
+            Some((Err(broken), true)) => Err(Failed::Unknown(unclear(&broken))),
             Some((Err(broken), _)) => Err(Failed::Broken(broken)),
             None => Err(Failed::Unknown("the client has not answered".to_owned())),
         }
@@ -301,6 +303,16 @@ fn all(
     answer: impl Fn() -> Sent,
 ) {
     answers.extend(parcels.map(|one| (one.number, answer())));
+}
+
+/// Returns what is known of a commit that was asked for, and of which nobody knows whether it happened.
+fn unclear(broken: &Broken) -> String {
+    match broken {
+        Broken::Server(error) | Broken::Refused(error) => error.to_string(),
+        Broken::Kept(why) => why.clone(),
+        _ => "another process has taken over from this sender before the commit was confirmed"
+            .to_owned(),
+    }
 }
 
 pub(super) fn why(broken: &Broken, ledger: &str) -> String {

@@ -207,12 +207,14 @@ impl Reader {
     async fn failed(&mut self, error: RedisError) -> Option<RedisError> {
         // An error without a code comes from the connection: entries may have been handed out, and their answer lost.
         let is_answer = error.code().is_some();
-        if !is_answer || error.code() == Some("MOVED") {
+        // A blocked reader is also unblocked by a server that was demoted, so that it does not say that the group is gone. If it
+        // is, the next read says so.
+        let is_elsewhere = matches!(error.code(), Some("MOVED" | "UNBLOCKED"));
+        if !is_answer || is_elsewhere || error.ends_connection() {
             self.connection = None;
             self.lost = true;
         }
-        let is_gone = error.kind() == RedisErrorKind::NoGroup || error.code() == Some("UNBLOCKED");
-        if !is_gone {
+        if error.kind() != RedisErrorKind::NoGroup {
             return Some(error);
         }
         // The pending list has gone with the group, so that there is nothing to recover.
