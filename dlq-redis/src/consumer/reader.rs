@@ -207,14 +207,16 @@ impl Reader {
     async fn failed(&mut self, error: RedisError) -> Option<RedisError> {
         // An error without a code comes from the connection: entries may have been handed out, and their answer lost.
         let is_answer = error.code().is_some();
-        // A blocked reader is also unblocked by a server that was demoted, so that it does not say that the group is gone. If it
-        // is, the next read says so.
-        let is_elsewhere = matches!(error.code(), Some("MOVED" | "UNBLOCKED"));
-        if !is_answer || is_elsewhere || error.ends_connection() {
+        let is_unblocked = error.code() == Some("UNBLOCKED");
+        // A server that is demoted ends blocked reads with the same code as one whose stream was deleted; the text tells them
+        // apart. To take the group for gone there would be to run again what is in flight.
+        let is_demoted = is_unblocked && error.to_string().contains("instance state changed");
+        if !is_answer || is_demoted || error.code() == Some("MOVED") || error.ends_connection() {
             self.connection = None;
             self.lost = true;
         }
-        if error.kind() != RedisErrorKind::NoGroup {
+        let is_gone = error.kind() == RedisErrorKind::NoGroup || (is_unblocked && !is_demoted);
+        if !is_gone {
             return Some(error);
         }
         // The pending list has gone with the group, so that there is nothing to recover.

@@ -114,6 +114,28 @@ async fn a_group_that_is_gone_is_told_and_recreated_where_allowed() {
     }
 }
 
+/// A server that is demoted ends a blocked read as one does whose group is gone: nothing that is in flight runs again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_demoted_still_has_its_group() {
+    if !available() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut source = server.source().await;
+    server.publish([1]).await;
+    let (first, settle) = next(&mut source).await;
+    assert_eq!(number(&first), 1);
+    // A master that nobody reaches: what is there stays there.
+    server.run("REPLICAOF 127.0.0.1 1").await;
+    let error = next_error(&mut source).await;
+    assert!(error.is_transient() && !error.to_string().contains("is gone"), "{error}");
+    server.run("REPLICAOF NO ONE").await;
+    server.publish([2]).await;
+    assert_eq!(number(&handle(&mut source).await), 2, "the first is in flight still");
+    settle.settle(Disposition::Succeeded).await.unwrap();
+    source.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_trimmed_while_pending_are_counted_and_cleared() {
     if !available() {
