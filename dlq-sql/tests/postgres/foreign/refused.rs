@@ -86,7 +86,12 @@ async fn a_store_is_opened_as_one() {
     let Some(schema) = Schema::create("ours").await else { return };
     let store = PostgresStore::builder(&*schema.url).schema("ours").open().await.unwrap();
     drop(store);
-    refusal(schema.table("dlq_events"), StoreErrorKind::InvalidConfig, "open it with `PostgresStore::builder`").await;
+    refusal(
+        schema.table("dlq_events"),
+        StoreErrorKind::InvalidConfig,
+        "open it with `PostgresStore::builder`",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
