@@ -148,7 +148,10 @@ fn is_secret(parameter: &str) -> bool {
     // A driver decodes names before it looks at them, so this does as well.
     let name = decoded(name).to_ascii_lowercase();
     // Each driver has names of its own, such as `sslpassword`, so parts of them are looked for.
-    ["pass", "pwd", "secret", "token", "routing_key"].iter().any(|word| name.contains(word))
+    // The properties of MongoDB's authentication may hold a session token of AWS.
+    ["pass", "pwd", "secret", "token", "routing_key", "authmechanismproperties"]
+        .iter()
+        .any(|word| name.contains(word))
 }
 
 fn secrets(url: &str) -> Vec<String> {
@@ -205,6 +208,10 @@ mod tests {
                 "postgres://h/db?sslmode=require",
             ),
             ("postgres://h/db?pass%77ord=s3cret", "postgres://h/db"),
+            (
+                "mongodb://h/db?authMechanismProperties=AWS_SESSION_TOKEN:s3cret&tls=true",
+                "mongodb://h/db?tls=true",
+            ),
             ("nats://t0ken@h,g/DLQ", "nats://h,g/DLQ"),
             ("nats://ana:s3cret@h,g/DLQ", "nats://ana@h,g/DLQ"),
             ("kafka://h:9092,g:9093/topic@x", "kafka://h:9092,g:9093/topic@x"),
