@@ -397,13 +397,8 @@ pub async fn delete<B: Backend>(
     selection: Selection,
     by: Actor,
 ) -> Result<Marked, StoreError> {
-    let filter = Arc::new(selection.filter().clone());
-    let walk = Walk::matching(filter).with_limit(backend.limits().page());
-    let entry = Entry { by, action: "delete", subject: json(&selection).into(), number: None };
-    let why = "deleted by an operator";
     let archive = Some(step_bytes(backend));
-    let step = |walk, entry| DeletePage { walk, why, archive, entry };
-    in_steps(backend, ["delete letters", "deleted"], walk, entry, step).await
+    delete_matching(backend, selection, by, "delete", archive).await
 }
 
 /// Deletes letters without a copy; see [`Maintenance::delete_for_good`](dlq_core::store::Maintenance::delete_for_good).
@@ -412,12 +407,22 @@ pub async fn delete_for_good<B: Backend>(
     selection: Selection,
     by: Actor,
 ) -> Result<Marked, StoreError> {
+    delete_matching(backend, selection, by, "delete-for-good", None).await
+}
+
+/// Deletes letters, and copies them to the archive in steps of at most `archive` bytes where that is given.
+async fn delete_matching<B: Backend>(
+    backend: &B,
+    selection: Selection,
+    by: Actor,
+    action: &'static str,
+    archive: Option<u64>,
+) -> Result<Marked, StoreError> {
     let filter = Arc::new(selection.filter().clone());
     let walk = Walk::matching(filter).with_limit(backend.limits().page());
-    let subject = json(&selection).into();
-    let entry = Entry { by, action: "delete-for-good", subject, number: None };
+    let entry = Entry { by, action, subject: json(&selection).into(), number: None };
     let why = "deleted by an operator";
-    let step = |walk, entry| DeletePage { walk, why, archive: None, entry };
+    let step = |walk, entry| DeletePage { walk, why, archive, entry };
     in_steps(backend, ["delete letters", "deleted"], walk, entry, step).await
 }
 

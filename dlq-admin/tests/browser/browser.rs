@@ -1,4 +1,4 @@
-//! One `chromedriver` for all tests that run at once, and a few browsers that they take in turn.
+//! The `chromedriver` that tests share, and the few browsers that they take in turn.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-//! What pages look like, on a phone and on a desk, in light and in dark; their weight, and their use by keyboard alone.
+//! Looks of the pages on a phone and on a desk, in light and in dark; their weight, and their use by keyboard alone.
 
 use std::collections::BTreeSet;
 
@@ -128,7 +128,7 @@ async fn press(page: &Page, key: Key) {
     page.client.perform_actions(pressed).await.unwrap();
 }
 
-/// What has the focus: its text or label, and true if that is seen.
+/// Returns the text or label of the element with the focus, and true if the focus is seen.
 const FOCUS: &str = "
     const one = document.activeElement;
     const style = getComputedStyle(one);

@@ -360,7 +360,7 @@ async fn who_reads_sees_no_payload_until_it_is_revealed_with_a_reason() {
     assert!(page.body.contains("s3cret-payload") && page.body.contains("s3cret-header"));
 }
 
-/// Whoever has not logged in keeps no place of the server for long.
+/// A request without a login keeps no place of the server for long.
 #[tokio::test(start_paused = true)]
 async fn a_login_that_does_not_arrive_is_not_waited_for() {
     let site = Site::of(vec![letter(0)]).await.access(tokens());

@@ -166,7 +166,7 @@ fn a_mask_that_is_written_back_is_noticed() {
     assert!(!mask.is_written(&text, &message("card=4222")));
 }
 
-/// Nobody sees what rules mask, but the role `admin` with a reason.
+/// Masked parts are seen by the role `admin` alone, with a reason.
 #[tokio::test]
 async fn the_console_masks_for_everybody() {
     let payload = r#"{"card":"s3cret","n":1}"#;

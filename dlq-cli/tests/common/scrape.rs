@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::Process;
 
-/// How long anything may take.
+/// Time in which a condition must come true.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Starts it, and says where it is.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long anything may take.
+/// Time in which a condition must come true.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A server that keeps what is posted to it.

@@ -13,7 +13,7 @@ use crate::common::dlq;
 use crate::page::Page;
 use crate::process::Process;
 
-/// How long anything may take.
+/// Time in which a condition must come true.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A file, whoever writes to it, and `dlq serve` on it.

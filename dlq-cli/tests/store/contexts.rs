@@ -177,7 +177,7 @@ fn choosing_a_default_changes_one_line() {
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
-/// Nobody sees what rules mask, unless they say so; and what was masked does not come back as if it were whole.
+/// Masked parts are seen by those alone who ask for them, and a masked letter does not come back as if it were whole.
 #[tokio::test]
 async fn what_rules_mask_is_seen_with_unmasked_alone() {
     let secret = |n, payload: &str| {

@@ -49,7 +49,7 @@ async fn that_nobody_takes_the_letters_is_said() {
     assert_eq!(ran.code, 3, "{}", ran.err);
 }
 
-/// Who is there is not said to be lacking.
+/// A consumer that is there is not said to be lacking.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_reports_is_not_waited_for() {
     let bench = Bench::with((0..3).map(letter).collect()).await;
