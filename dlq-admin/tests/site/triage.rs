@@ -101,6 +101,9 @@ async fn a_replay_says_that_nobody_runs_its_handler() {
         site.get(path).await.ok().body.contains("No consumer reported that it runs `orders.handle`")
     };
     assert_eq!(plan().await, json!(["orders.handle"]));
+    let of_old = json!({ "status": "pending", "until": "2000-01-01T00:00:00Z" });
+    let of_old = site.post_json("/api/v1/default/plan", of_old).await.ok().json();
+    assert_eq!(of_old["unattended"], json!([]), "no letter of the replay waits");
     assert!(page("/s/default/replay?status=pending").await);
     let operation = json!({ "status": "pending", "note": "x", "limit": 2 });
     let operation = site.post_json("/api/v1/default/replay", operation).await.ok().json();

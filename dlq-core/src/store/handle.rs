@@ -169,8 +169,8 @@ impl DeadLetters {
         let records = self.store.group_records(keys.clone()).await?;
         let now = self.clock.now();
         // Two lists of groups count for all groups at once. One call for each group would be up to two thousand.
-        let last_hour = self.counts_since(&filter, now.before(HOUR)).await?;
-        let last_day = self.counts_since(&filter, now.before(HOUR * 24)).await?;
+        let last_hour = self.counts_since(&filter, &groups, now.before(HOUR)).await?;
+        let last_day = self.counts_since(&filter, &groups, now.before(HOUR * 24)).await?;
         // A filter that only names groups leaves none of their letters out.
         let mut rest = filter;
         (rest.consumers, rest.fingerprints) = (Vec::new(), Vec::new());
@@ -202,18 +202,22 @@ impl DeadLetters {
         Ok(triaged)
     }
 
-    /// Returns how many matching letters of each group were stored since then.
+    /// Returns how many letters of each of these groups, which are those that match, were stored since then.
     async fn counts_since(
         &self,
         filter: &Filter,
+        groups: &[Group],
         since: Timestamp,
     ) -> Result<HashMap<GroupKey, u64>, StoreError> {
-        let mut filter = filter.clone();
-        // The later bound holds, or letters would be counted that the filter leaves out.
-        filter.since = Some(filter.since.map_or(since, |own| own.max(since)));
+        let count = |group: &Group| (group.key(), group.count);
+        // Letters from before are left out already, and to count them once more may take seconds.
+        if filter.since.is_some_and(|own| own >= since) {
+            return Ok(groups.iter().map(count).collect());
+        }
         // The most that every store can count to.
-        let groups = self.store.groups(filter, i32::MAX.unsigned_abs()).await?;
-        Ok(groups.into_iter().map(|group| (group.key(), group.count)).collect())
+        let groups =
+            self.store.groups(filter.clone().since(since), i32::MAX.unsigned_abs()).await?;
+        Ok(groups.iter().map(count).collect())
     }
 
     /// Returns when the first of a group's letters was stored.
@@ -294,15 +298,32 @@ impl DeadLetters {
 
     /// Returns the consumers of the unresolved letters that match, without those that were heard of lately.
     async fn unattended(&self, filter: Filter) -> Result<Vec<String>, StoreError> {
-        let stats = self.store.stats(filter).await?;
-        if stats.by_consumer.is_empty() {
+        // Many filters without a time are counted without a look at the letters, and most consumers are there.
+        let mut of_any_time = filter.clone();
+        (of_any_time.since, of_any_time.until) = (None, None);
+        let is_exact = of_any_time == filter;
+        let consumers = self.store.stats(of_any_time).await?.by_consumer;
+        if consumers.is_empty() {
             return Ok(Vec::new());
         }
         let (present, now) = self.store.consumers().await?;
         let alive = present.iter().filter(|it| it.is_alive(now));
         let alive: HashSet<_> = alive.map(|it| it.heartbeat.consumer.as_str()).collect();
-        let consumers = stats.by_consumer.into_iter().filter(|(_, letters)| *letters > 0);
-        Ok(consumers.map(|(name, _)| name).filter(|name| !alive.contains(name.as_str())).collect())
+        let mut gone = Vec::new();
+        for (name, letters) in consumers {
+            if letters == 0 || alive.contains(name.as_str()) {
+                continue;
+            }
+            if !is_exact {
+                let mut its = filter.clone();
+                its.consumers = vec![name.clone()];
+                if self.store.list(its, PageRequest::new().limit(1)).await?.letters.is_empty() {
+                    continue;
+                }
+            }
+            gone.push(name);
+        }
+        Ok(gone)
     }
 
     /// Counts over the letters that match.

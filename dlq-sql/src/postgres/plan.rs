@@ -37,29 +37,36 @@ pub(super) async fn plan(
 ) -> Result<Plan> {
     // The statements may see different moments. A plan is a forecast; what an operation sends is what it freezes.
     let letters = &names.letters;
-    let query = Query::new("SELECT count(*), count(*) FILTER (WHERE replays >= ")
-        .bind(spec.max_replays)
-        .push(&format!(") FROM (SELECT t.replays FROM {letters} t"));
-    let counts = frozen(query, spec, spec.limit).push(") f").first(conn, |record| {
+    // One look at all that match tells what would be frozen and what not.
+    let kinds = Query::new(
+        "SELECT t.status, t.status = 'pending' AND t.operation IS NULL, count(*), count(*) FILTER (WHERE t.replays >= ",
+    );
+    let kinds = kinds.bind(spec.max_replays).push(&format!(") FROM {letters} t WHERE "));
+    let kinds = kinds.filter(&spec.filter).push(" GROUP BY 1, 2").all(&mut *conn, |record| {
         let mut fields = Fields::of(record);
-        Ok((fields.unsigned()?, fields.unsigned()?))
+        let status = fields.word::<Status>("status")?;
+        Ok((status, fields.flag()?, fields.unsigned()?, fields.unsigned()?))
     });
-    let (count, at_cap) = counts.await?.unwrap_or_default();
+    let (mut count, mut at_cap, mut ineligible) = (0, 0, BTreeMap::new());
+    for (status, is_eligible, letters, replayed) in kinds.await? {
+        if is_eligible {
+            (count, at_cap) = (letters, replayed);
+        } else {
+            *ineligible.entry(status).or_default() += letters;
+        }
+    }
+    if spec.limit.is_some_and(|limit| limit < count) {
+        let query = Query::new("SELECT count(*), count(*) FILTER (WHERE replays >= ");
+        let query = query.bind(spec.max_replays);
+        let query = query.push(&format!(") FROM (SELECT t.replays FROM {letters} t"));
+        let first = frozen(query, spec, spec.limit).push(") f").first(&mut *conn, |record| {
+            let mut fields = Fields::of(record);
+            Ok((fields.unsigned()?, fields.unsigned()?))
+        });
+        (count, at_cap) = first.await?.unwrap_or_default();
+    }
     let sample = Some(spec.limit.unwrap_or(u64::MAX).min(10));
     let sample = frozen(Query::new(&names.select_head), spec, sample).all(conn, read_summary);
-    let sample = sample.await?;
-    let ineligible = Query::new(format!(
-        "SELECT t.status, count(*) FROM {letters} t WHERE NOT (t.status = 'pending' AND t.operation IS NULL) AND "
-    ));
-    let ineligible =
-        ineligible.filter(&spec.filter).push(" GROUP BY t.status").all(conn, |record| {
-            let mut fields = Fields::of(record);
-            Ok((fields.word::<Status>("status")?, fields.unsigned()?))
-        });
-    Ok(Plan {
-        count,
-        past_cap: if spec.max_replays == 0 { 0 } else { at_cap },
-        ineligible: ineligible.await?.into_iter().collect::<BTreeMap<_, _>>(),
-        sample,
-    })
+    let past_cap = if spec.max_replays == 0 { 0 } else { at_cap };
+    Ok(Plan { count, past_cap, ineligible, sample: sample.await? })
 }

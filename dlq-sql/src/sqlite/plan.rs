@@ -23,33 +23,43 @@ fn frozen(query: Query, names: &Names, spec: &OperationSpec, limit: Option<u64>)
 }
 
 pub(super) fn plan(conn: &Connection, names: &Names, spec: &OperationSpec) -> Result<Plan> {
-    let query = Query::new("SELECT count(*), coalesce(sum(replays >= ")
-        .bind(spec.max_replays)
-        .push("), 0) FROM (SELECT t.replays");
-    let query = frozen(query, names, spec, spec.limit).push(")");
-    let (count, at_cap) = query
-        .first(conn, |row| {
+    // One look at all that match tells what would be frozen and what not.
+    let kinds = Query::new(
+        "SELECT t.status, t.status = 'pending' AND t.operation IS NULL, count(*), sum(t.replays >= ",
+    );
+    let kinds = kinds.bind(spec.max_replays).push(&format!(") FROM {} t WHERE ", names.letters));
+    let kinds = kinds.filter(&spec.filter).push(" GROUP BY 1, 2").all(conn, |row| {
+        let mut fields = Fields::after(row, 0);
+        let status = fields.word::<Status>("status")?;
+        let is_eligible = fields.flag()?;
+        Ok((status, is_eligible, count_of(&mut fields)?, count_of(&mut fields)?))
+    })?;
+    let (mut count, mut at_cap, mut ineligible) = (0, 0, BTreeMap::new());
+    for (status, is_eligible, letters, replayed) in kinds {
+        if is_eligible {
+            (count, at_cap) = (letters, replayed);
+        } else {
+            *ineligible.entry(status).or_default() += letters;
+        }
+    }
+    if spec.limit.is_some_and(|limit| limit < count) {
+        let query = Query::new("SELECT count(*), coalesce(sum(replays >= ")
+            .bind(spec.max_replays)
+            .push("), 0) FROM (SELECT t.replays");
+        let first = frozen(query, names, spec, spec.limit).push(")").first(conn, |row| {
             let mut fields = Fields::after(row, 0);
-            Ok((i64::cast_unsigned(fields.next()?), i64::cast_unsigned(fields.next()?)))
-        })?
-        .unwrap_or_default();
+            Ok((count_of(&mut fields)?, count_of(&mut fields)?))
+        })?;
+        (count, at_cap) = first.unwrap_or_default();
+    }
     // Only the columns are wanted: `frozen` adds the table.
     let head = names.select_head.split(" FROM ").next().unwrap_or_default();
     let sample = Some(spec.limit.unwrap_or(u64::MAX).min(10));
     let sample = frozen(Query::new(head), names, spec, sample).all(conn, read_summary)?;
-    let ineligible = Query::new(format!(
-        "SELECT t.status, count(*) FROM {} t WHERE NOT (t.status = 'pending' AND t.operation IS NULL) AND ",
-        names.letters
-    ));
-    let ineligible =
-        ineligible.filter(&spec.filter).push(" GROUP BY t.status").all(conn, |row| {
-            let mut fields = Fields::after(row, 0);
-            Ok((fields.word::<Status>("status")?, i64::cast_unsigned(fields.next()?)))
-        })?;
-    Ok(Plan {
-        count,
-        past_cap: if spec.max_replays == 0 { 0 } else { at_cap },
-        ineligible: ineligible.into_iter().collect::<BTreeMap<_, _>>(),
-        sample,
-    })
+    let past_cap = if spec.max_replays == 0 { 0 } else { at_cap };
+    Ok(Plan { count, past_cap, ineligible, sample })
+}
+
+fn count_of(fields: &mut Fields<'_, '_>) -> Result<u64> {
+    Ok(i64::cast_unsigned(fields.next()?))
 }

@@ -288,6 +288,7 @@ macro_rules! store_conformance {
                 a_filter_does_not_change_the_first_sight,
                 a_resolved_group_comes_back,
                 urgent_groups_come_first,
+                letters_of_late_are_counted,
                 consumers_are_known_while_they_are_there,
                 heartbeats_at_once_are_all_kept;
             hostile:

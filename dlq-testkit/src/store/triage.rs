@@ -233,6 +233,30 @@ pub async fn urgent_groups_come_first<F: StoreFixture>(check: Check<F>) {
     assert_eq!(order().await, [small, large, middle]);
 }
 
+/// Letters of the last hour and of the last day are counted by group, among those that match.
+pub async fn letters_of_late_are_counted<F: StoreFixture>(check: Check<F>) {
+    // Nobody waits a day for a store whose time cannot be moved.
+    let Some(clock) = check.fixture.clock() else { return };
+    const HOUR: Duration = Duration::from_secs(3600);
+    let known = DeadLetters::new(check.store.clone()).clock(clock.shared());
+    for (n, later) in [(0, 25), (1, 5), (2, 0)] {
+        check.put_one(&letter(n)).await;
+        clock.advance(HOUR * later);
+    }
+    let counts = async |ago: Option<Duration>| {
+        let all = dlq_core::Filter::new();
+        let filter = ago.map_or(all.clone(), |ago| all.since(check.now().before(ago)));
+        let groups = known.triaged_groups(filter, 10).await.expect("it answers");
+        assert_eq!(groups.len(), 1);
+        (groups[0].group.count, groups[0].last_day, groups[0].last_hour)
+    };
+    assert_eq!(counts(None).await, (3, 2, 1));
+    assert_eq!(counts(Some(HOUR * 26)).await, (2, 2, 1));
+    assert_eq!(counts(Some(HOUR * 24)).await, (2, 2, 1));
+    assert_eq!(counts(Some(HOUR * 6)).await, (2, 2, 1));
+    assert_eq!(counts(Some(HOUR / 2)).await, (1, 1, 1));
+}
+
 /// Consumers are known from their first heartbeat until they sign off; those that are gone are forgotten in the end.
 pub async fn consumers_are_known_while_they_are_there<F: StoreFixture>(check: Check<F>) {
     assert_eq!(check.present().await, []);
