@@ -1,17 +1,23 @@
 //! Pages of the console over a store of a million letters: time to the first byte, and weight.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use dlq_admin::Admin;
 use dlq_core::search::{Search, SearchRequest};
-use dlq_core::{Clock as _, DeadLetters, Filter, PageRequest, Store, SystemClock};
+use dlq_core::store::{Actor, Claim, ClaimRequest, Claims as _, Finish, OperationSpec};
+use dlq_core::{Clock as _, DeadLetters, Filter, PageRequest, Resolution, Store, SystemClock};
 use dlq_sql::sqlite::SqliteStore;
+use futures_util::StreamExt as _;
+use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use crate::letters::letter;
-use crate::measure::{Size, rate};
+use crate::measure::{Size, computed, rate};
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -23,7 +29,7 @@ pub(crate) fn sqlite(size: Size) -> Result<(), Failed> {
         let folder = tempfile::tempdir()?;
         let store = SqliteStore::open(folder.path().join("dlq.db")).await?;
         fill(&store, count(size)).await?;
-        measure(DeadLetters::new(store), size.pick(1, 11)).await
+        measure(DeadLetters::new(store), size).await
     })
 }
 
@@ -43,7 +49,8 @@ pub(crate) async fn fill(store: &impl Store, count: u64) -> Result<(), Failed> {
 }
 
 /// Asks for each page, and for what an operator looks for.
-pub(crate) async fn measure(letters: DeadLetters, rounds: usize) -> Result<(), Failed> {
+pub(crate) async fn measure(letters: DeadLetters, size: Size) -> Result<(), Failed> {
+    let rounds = size.pick(2, 11);
     let router = Admin::new(letters.clone()).router();
     let latest = letters.list(Filter::new(), PageRequest::new().limit(1)).await?.letters;
     let latest = latest.first().ok_or("the store is empty")?;
@@ -61,6 +68,7 @@ pub(crate) async fn measure(letters: DeadLetters, rounds: usize) -> Result<(), F
         ("consumers", "/consumers".to_owned()),
         ("audit", "/audit".to_owned()),
     ];
+    println!("{:<40} {:>13} {:>13} {:>11}", "page", "first", "then", "weight");
     for (name, path) in pages {
         let mut times = Vec::new();
         let mut weight = 0;
@@ -77,7 +85,9 @@ pub(crate) async fn measure(letters: DeadLetters, rounds: usize) -> Result<(), F
                 return Err(format!("{name}: {status}").into());
             }
         }
-        println!("{name:<40} {:>10.1} ms {:>8.1} kB", median(times), weight as f64 / 1e3);
+        let first = times.remove(0).as_secs_f64() * 1e3;
+        let then = median(times);
+        println!("{name:<40} {first:>10.1} ms {then:>10.1} ms {:>8.1} kB", weight as f64 / 1e3);
     }
     let hour = Filter::new().since(SystemClock.now().before(Duration::from_secs(3_600)));
     let began = Instant::now();
@@ -89,7 +99,55 @@ pub(crate) async fn measure(letters: DeadLetters, rounds: usize) -> Result<(), F
     if !page.letters.is_empty() {
         return Err("a letter has an error that none has".into());
     }
-    search(&letters).await
+    search(&letters).await?;
+    browsers(&letters, &router, size).await
+}
+
+/// Watches an operation with many browsers while its letters are handled, and without one.
+async fn browsers(letters: &DeadLetters, router: &Router, size: Size) -> Result<(), Failed> {
+    const BROWSERS: usize = 50;
+    let time = size.pick(Duration::from_secs(1), Duration::from_secs(20));
+    let spec = OperationSpec::replay(Filter::new()).limit(size.pick(100, 10_000));
+    let operation = letters.replay(spec, Actor::new("bench")).await?.id;
+    let this = std::process::id();
+    let (mut shares, pieces) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
+    for browsers in [0, BROWSERS] {
+        let path = format!("/api/v1/default/operations/{operation}/events");
+        let mut watching = JoinSet::new();
+        for _ in 0..browsers {
+            let request = Request::get(&path).header(header::HOST, "localhost");
+            let response = router.clone().oneshot(request.body(Body::empty())?).await?;
+            let pieces = Arc::clone(&pieces);
+            let mut news = response.into_body().into_data_stream();
+            watching.spawn(async move {
+                while let Some(Ok(_)) = news.next().await {
+                    pieces.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let (before, began) = (computed(this), Instant::now());
+        while began.elapsed() < time {
+            // The progress changes between any two looks at it, so that each of them is news.
+            let request = ClaimRequest::due(["payments.charge"], 10, Duration::from_secs(60));
+            let claims = letters.store().claim(request).await?;
+            let done = |claim: Claim| (claim.token, Finish::Resolved(Resolution::Succeeded));
+            letters.store().finish(claims.into_iter().map(done).collect()).await?;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let spent = computed(this).zip(before).map(|(now, before)| now - before);
+        shares.extend(spent.map(|spent| spent.as_secs_f64() / began.elapsed().as_secs_f64()));
+        watching.shutdown().await;
+    }
+    // Each of them hears of the beginning at once, and then of each second.
+    let heard = pieces.load(Ordering::Relaxed) / BROWSERS;
+    if heard < size.pick(1, 10) {
+        return Err(format!("each browser heard {heard} pieces of news").into());
+    }
+    if let [without, with] = shares[..] {
+        println!("{:<40} {:>10.2} % of a core", "a live operation", without * 100.0);
+        println!("{:<40} {:>10.2} % of a core", "  that 50 browsers watch", with * 100.0);
+    }
+    Ok(())
 }
 
 /// Searches everything for what is not there.

@@ -1,23 +1,14 @@
-//! Computing time of processes, as Linux counts it. Elsewhere it is unknown and not shown.
+//! Computing time of a server and its client.
 
 use std::time::Duration;
 
-use crate::measure::rate;
+use crate::measure::{computed, rate};
 
 /// Computing time of a server and this process so far, if it is known.
 pub(crate) type Computed = Option<[Duration; 2]>;
 
 pub(crate) fn of_both(server: Option<u32>) -> Computed {
-    Some([of(server?)?, of(std::process::id())?])
-}
-
-/// Returns the processor time of a process since it began.
-fn of(process: u32) -> Option<Duration> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name before may have spaces and brackets.
-    let (_, fields) = text.rsplit_once(')')?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().ok());
-    Some(Duration::from_millis(ticks.sum::<Option<u64>>()? * 10))
+    Some([computed(server?)?, computed(std::process::id())?])
 }
 
 /// A way to handle messages, and the fastest of its rounds: other processes on the machine only ever add.

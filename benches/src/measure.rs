@@ -59,3 +59,12 @@ pub(crate) fn nanos_each(time: Duration, count: u64) -> f64 {
 pub(crate) fn rate(time: Duration, count: u64) -> f64 {
     count as f64 / time.as_secs_f64().max(1e-9)
 }
+
+/// Returns the processor time of a process since it began, as Linux counts it; `None` elsewhere.
+pub(crate) fn computed(process: u32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name before may have spaces and brackets.
+    let (_, fields) = text.rsplit_once(')')?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().ok());
+    Some(Duration::from_millis(ticks.sum::<Option<u64>>()? * 10))
+}

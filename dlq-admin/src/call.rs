@@ -1,5 +1,6 @@
 //! [`Call`]: a request that was let in, with its parameters.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::Console;
 use crate::access::Role;
 use crate::door::Visitor;
+use crate::kept::{Counted, Kept, Question};
 use crate::params::Params;
 use crate::refusal::Refusal;
 use crate::shown::{Document, diff};
@@ -39,6 +41,17 @@ impl Call {
     pub(crate) fn letters(&self) -> Result<&DeadLetters, Refusal> {
         let store = self.store.as_ref().map(|(_, letters)| letters);
         store.ok_or_else(|| Refusal::not_found("the path names no store"))
+    }
+
+    /// Returns what is counted for the page, from what is kept if that is not too old.
+    pub(crate) async fn counted<T>(
+        &self,
+        kept: &Kept<T>,
+        count: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<Arc<Counted<T>>, Refusal> {
+        let store = self.store.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
+        let question = Question { store, asks: self.params.hash() };
+        kept.get(question, self.console.max_age, count).await
     }
 
     /// A parameter of the path.

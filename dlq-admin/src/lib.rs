@@ -41,6 +41,7 @@ mod filter;
 mod guesses;
 mod hidden;
 mod idempotency;
+mod kept;
 pub mod mask;
 mod openapi;
 mod pages;
@@ -51,10 +52,10 @@ mod routes;
 mod same_site;
 mod sessions;
 pub mod shown;
-mod trends;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use dlq_core::DeadLetters;
@@ -65,9 +66,9 @@ pub use access::{Access, Role, Token, UnknownRole};
 use events::Events;
 use guesses::Guesses;
 use idempotency::Answers;
+use kept::Kept;
 use mask::Mask;
 use sessions::Sessions;
-use trends::Trends;
 
 /// Console and HTTP interface of one or several stores. See the [crate's page](crate).
 #[derive(Clone, Debug)]
@@ -77,6 +78,7 @@ pub struct Admin {
     access: Access,
     via: BTreeSet<Cluster>,
     mask: Mask,
+    max_age: Duration,
 }
 
 impl Admin {
@@ -88,7 +90,8 @@ impl Admin {
     /// The dead letters of one store, by a name for people and for paths.
     pub fn named(name: impl Into<String>, letters: DeadLetters) -> Self {
         let stores = vec![(name.into(), letters)];
-        Self { stores, access: Access::open(), via: BTreeSet::new(), mask: Mask::default() }
+        let (access, via, mask) = (Access::open(), BTreeSet::new(), Mask::default());
+        Self { stores, access, via, mask, max_age: Duration::from_secs(60) }
     }
 
     /// Adds a store. One of the same name takes the place of the former.
@@ -129,9 +132,22 @@ impl Admin {
         self
     }
 
+    /// Sets how old the counts of a page may be. A store of a million letters takes seconds to group them, so a count that
+    /// took longer than 200 ms is shown again for twenty times as long as it took, and no longer than this; the page says
+    /// when it was made. A change that is made in this console is seen at once. The HTTP interface always counts anew.
+    /// Defaults to one minute; zero counts anew for each page.
+    pub fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = max_age;
+        self
+    }
+
     /// Returns the router, which works at any path that it is nested under.
     pub fn router(self) -> Router {
-        routes::router(Arc::new(Console {
+        routes::router(Arc::new(self.console()))
+    }
+
+    fn console(self) -> Console {
+        Console {
             stores: self.stores,
             access: self.access,
             via: self.via,
@@ -140,10 +156,11 @@ impl Admin {
             guesses: Guesses::default(),
             answers: Answers::default(),
             events: Events::default(),
-            trends: Trends::default(),
+            counts: Counts::default(),
+            max_age: self.max_age,
             // Without a source of secrets no form is accepted, rather than any.
             secret: random::bytes().ok(),
-        }))
+        }
     }
 }
 
@@ -158,8 +175,26 @@ pub(crate) struct Console {
     guesses: Guesses,
     answers: Answers,
     events: Events,
-    trends: Trends,
+    counts: Counts,
+    max_age: Duration,
     secret: Option<[u8; 32]>,
+}
+
+/// Counts for the pages that look at many letters.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    overview: Kept<pages::OverviewCounts>,
+    groups: Kept<actions::Groups>,
+    group: Kept<pages::GroupCounts>,
+}
+
+impl Counts {
+    /// Forgets the counts of a store.
+    fn forget(&self, store: &str) {
+        self.overview.forget(store);
+        self.groups.forget(store);
+        self.group.forget(store);
+    }
 }
 
 impl Console {
@@ -169,5 +204,67 @@ impl Console {
         // The token is computed rather than kept, so that it needs no memory for each session and ends with the process,
         // as sessions do.
         Some(blake3::keyed_hash(secret, of.as_bytes()).to_hex().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::{Request, StatusCode, header};
+    use dlq_letters::memory::MemoryStore;
+    use dlq_testkit::fixtures::letter;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    const TOKEN: &str = "admin-token-012345678";
+
+    async fn ask(router: &Router, request: axum::http::request::Builder, body: &str) -> String {
+        let request = request.header(header::AUTHORIZATION, format!("Bearer {TOKEN}"));
+        let response = router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap());
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_show_counts_again_until_something_is_changed_here() {
+        let letters = DeadLetters::new(MemoryStore::new());
+        letters.put(vec![letter(1)]).await.unwrap();
+        let key = {
+            let group = letters.groups(dlq_core::Filter::new(), 1).await.unwrap().remove(0);
+            format!("fingerprint={}&consumer={}", group.fingerprint, group.consumer)
+        };
+        let access = Access::tokens([Token::new("ana", Role::Admin, TOKEN)]);
+        let mut console = Admin::new(letters.clone()).access(access).console();
+        // The store is quick, and its counts are kept all the same.
+        console.counts.overview.long = Duration::ZERO;
+        console.counts.groups.long = Duration::ZERO;
+        console.counts.group.long = Duration::ZERO;
+        let router = routes::router(Arc::new(console));
+        let pages = ["/s/default", "/s/default/groups", &format!("/s/default/group?{key}")];
+        let show = async || {
+            let mut shown = Vec::new();
+            for page in pages {
+                let page = ask(&router, Request::get(page), "").await;
+                shown.push(page.contains(">2<"));
+            }
+            shown
+        };
+        assert_eq!(show().await, [false; 3]);
+        letters.put(vec![letter(2)]).await.unwrap();
+        assert_eq!(show().await, [false; 3], "as it was counted");
+        let counted = ask(&router, Request::get("/api/v1/default/count"), "").await;
+        assert!(counted.contains('2'), "the interface for programs is exact: {counted}");
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert_eq!(show().await, [true; 3], "counted anew after a while");
+        letters.put(vec![letter(3)]).await.unwrap();
+        assert_eq!(show().await, [true; 3]);
+        let mark = Request::post("/api/v1/default/mark");
+        let mark = mark.header(header::CONTENT_TYPE, "application/json");
+        let body = r#"{"all":"true","mark":"resolved","note":"x"}"#;
+        let _ = ask(&router, mark, body).await;
+        assert_eq!(show().await, [false; 3], "counted anew after a change");
     }
 }

@@ -494,11 +494,27 @@ async fn carry_out(
         source: door::source(parts),
         root,
     };
+    // Counts are forgotten at the end also of a change that fails or whose request is dropped: a part may have been done.
+    let of_store = call.store.as_ref().filter(|_| route.is_change());
+    let _forget =
+        of_store.map(|(name, _)| Forget { console: Arc::clone(console), store: name.clone() });
     // The future does nothing until it is polled, so a request whose answer is known already never begins.
     let running = (route.run)(call);
     match once {
         Some(key) => console.answers.once(key, asks, running).await,
         None => running.await,
+    }
+}
+
+/// Makes the counts of a store forgotten when it is dropped.
+struct Forget {
+    console: Arc<Console>,
+    store: String,
+}
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        self.console.counts.forget(&self.store);
     }
 }
 

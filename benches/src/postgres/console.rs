@@ -10,6 +10,6 @@ pub(crate) fn run(size: Size) -> Result<(), Failed> {
     with_server(|mut bench| async move {
         fill(&bench.store, count(size)).await?;
         bench.sql("ANALYZE dlq_events").await?;
-        measure(DeadLetters::new(bench.store), size.pick(1, 11)).await
+        measure(DeadLetters::new(bench.store), size).await
     })
 }

@@ -1,11 +1,14 @@
 use std::collections::BTreeMap;
 
 use axum::response::Response;
-use dlq_core::store::{GroupKey, Hours, Triage, TriagedGroup};
+use dlq_core::store::{GroupKey, Hours, Stats, Triage, TriagedGroup};
 use dlq_core::{Filter, LetterSummary, PageRequest};
+use futures_util::future::try_join3;
 use maud::{Markup, html};
 
-use super::parts::{change_fields, conditions, cut, facts, hidden, letters, note, table, time};
+use super::parts::{
+    change_fields, conditions, counted_at, cut, facts, hidden, letters, note, table, time,
+};
 use super::{Section, chart, page};
 use crate::access::Role;
 use crate::actions;
@@ -20,7 +23,9 @@ const SAMPLES: u32 = 20;
 
 pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
     let filter = filter::read(&call).await?;
-    let groups = actions::groups(&call, filter.clone(), GROUPS).await?;
+    let count = actions::groups(&call, filter.clone(), GROUPS);
+    let counted = call.counted(&call.console.counts.groups, count).await?;
+    let groups = &counted.value;
     let is_open = call.params.text("state").is_none();
     let mut query = filter::params(&filter);
     query.extend(call.params.text("began").map(|began| ("began", began.to_owned())));
@@ -29,6 +34,7 @@ pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
     let body = html! {
         h1 { "Groups" }
         p { "Letters that failed for the same reason in the same place: first those that nobody has decided about, then those that grow." }
+        (counted_at(counted.at))
         (presets(&call))
         (conditions(&call, &filter::params(&filter), Some("groups")))
         @if groups.shown.is_empty() { p { "No group is to be looked at." } } @else { (table_of(&call, &groups.shown)) }
@@ -177,6 +183,29 @@ fn form_of(call: &Call, it: &TriagedGroup) -> Markup {
     }
 }
 
+/// Counts over the letters of one fingerprint.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    groups: Vec<TriagedGroup>,
+    stats: Stats,
+    week: Hours,
+}
+
+impl Counts {
+    async fn read(call: &Call, filter: &Filter) -> Result<Self, Refusal> {
+        let store = call.letters()?;
+        // Each of them may take seconds, and stores answer several at once.
+        let (groups, stats, week) = try_join3(
+            // Two are enough to see whether several consumers have letters of this fingerprint.
+            store.triaged_groups(filter.clone(), 2),
+            store.stats(filter.clone()),
+            store.hours(filter.clone(), Hours::WEEK),
+        )
+        .await?;
+        Ok(Self { groups, stats, week })
+    }
+}
+
 pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
     let store = call.letters()?;
     let filter = filter::read(&call).await?;
@@ -185,14 +214,13 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
             "`fingerprint` names no single group; see the list of groups",
         ));
     };
-    // Two are enough to see whether several consumers have letters of this fingerprint.
-    let groups = store.triaged_groups(filter.clone(), 2).await?;
+    let count = Counts::read(&call, &filter);
+    let counted = call.counted(&call.console.counts.group, count).await?;
+    let Counts { groups, stats, week } = &counted.value;
     let samples = store.list(filter.clone(), PageRequest::new().limit(SAMPLES)).await?;
     let Some(first) = groups.first() else {
         return Err(Refusal::not_found("no letter is of this group any more"));
     };
-    let stats = store.stats(filter.clone()).await?;
-    let week = store.hours(filter.clone(), Hours::WEEK).await?;
     let query: Vec<_> = filter::params(&filter);
     let times = (first.group.first_seen, first.group.last_seen);
     let seen = groups
@@ -206,6 +234,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
     let body = html! {
         h1 { "Group " code { (fingerprint) } }
         p.error-text { (cut(&first.group.sample.error, 1_000)) }
+        (counted_at(counted.at))
         ul.actions {
             @if call.may(Role::Operate) {
                 li { a.button href=(call.at_store("replay", query.iter().cloned())) { "Replay this group" } }
@@ -226,7 +255,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
         (conditions(&call, &filter::params(&filter), None))
         section aria-labelledby="trend" {
             h2 #trend { "By hour" }
-            (chart::by_hour("chart", &week))
+            (chart::by_hour("chart", week))
         }
         section aria-labelledby="common" {
             h2 #common { "In common" }

@@ -29,6 +29,9 @@ use crate::door::Visitor;
 use crate::refusal::Refusal;
 use parts::{csrf, cut};
 
+pub(crate) use groups::Counts as GroupCounts;
+pub(crate) use overview::Counts as OverviewCounts;
+
 pub(crate) async fn style(_: Call) -> Result<Response, Refusal> {
     Ok(respond(StatusCode::OK, "text/css; charset=utf-8", include_str!("../assets/style.css")))
 }

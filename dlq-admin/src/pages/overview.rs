@@ -1,11 +1,13 @@
 use std::time::Duration;
 
 use axum::response::Response;
-use dlq_core::store::{Claims as _, Due, Maintenance as _, Operation, Stats, TriagedGroup};
+use dlq_core::store::{Claims as _, Due, Hours, Maintenance as _, Operation, Stats, TriagedGroup};
 use dlq_core::{Clock as _, Filter, Status, SystemClock};
+use futures_util::TryFutureExt as _;
+use futures_util::future::try_join4;
 use maud::{Markup, html};
 
-use super::parts::{cut, table, time};
+use super::parts::{counted_at, cut, table, time};
 use super::{Section, chart, groups, operations, page as show};
 use crate::actions;
 use crate::call::{Call, segment};
@@ -17,28 +19,50 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Number of rows of each table.
 const ROWS: usize = 20;
 
+/// Counts over all letters of a store.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    stats: Stats,
+    due: Vec<Due>,
+    groups: Vec<TriagedGroup>,
+    week: Hours,
+}
+
+impl Counts {
+    async fn read(call: &Call) -> Result<Self, Refusal> {
+        let letters = call.letters()?;
+        // Older groups that nobody looked at are on their own page; here is what is new to whoever comes on call.
+        let day = Filter::new().since(SystemClock.now().before(DAY));
+        // Each of them may take a second, and stores answer several at once.
+        let (stats, due, groups, week) = try_join4(
+            letters.stats(Filter::new()).map_err(Refusal::from),
+            letters.store().due(OVERDUE).map_err(Refusal::from),
+            actions::groups(call, day, 10),
+            letters.hours(Filter::new(), Hours::WEEK).map_err(Refusal::from),
+        )
+        .await?;
+        Ok(Self { stats, due, groups: groups.shown, week })
+    }
+}
+
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let letters = call.letters()?;
-    let stats = letters.stats(Filter::new()).await?;
-    let due = letters.store().due(OVERDUE).await?;
     let next_due = letters.store().next_due(Vec::new()).await?;
     let running: Vec<_> = letters.operations(50).await?;
     let running: Vec<_> = running.into_iter().filter(|one| !one.state.is_final()).collect();
-    // Older groups that nobody looked at are on their own page; here is what is new to whoever comes on call.
-    let day = Filter::new().since(SystemClock.now().before(DAY));
-    let groups = actions::groups(&call, day, 10).await?.shown;
     let (present, now) = letters.consumers().await?;
     let gone_count = present.iter().filter(|it| !it.is_alive(now)).count();
     let store = call.store.as_ref().map_or("", |(name, _)| name);
-    // It is the most expensive part of the page, so it may be half a minute old.
-    let week = call.console.trends.week(store, letters).await?;
+    let counted = call.counted(&call.console.counts.overview, Counts::read(&call)).await?;
+    let Counts { stats, due, groups, week } = &counted.value;
     let events = call.link(&format!("api/v1/{}/events", segment(store)));
     let body = html! {
         h1 { "Overview" }
+        (counted_at(counted.at))
         (gone(&call, gone_count))
         div data-events=(events) {
             p.live role="status" data-state="" {}
-            (counts(&call, &stats))
+            (counts(&call, stats))
             @if let Some(oldest) = stats.oldest_unresolved {
                 p { "The oldest unresolved letter was stored " (time(oldest)) "." }
             } @else {
@@ -52,12 +76,12 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         }
         section aria-labelledby="trend" {
             h2 #trend { "Letters by hour" }
-            (chart::by_hour("chart", &week))
+            (chart::by_hour("chart", week))
         }
         @if !running.is_empty() { (operations_table(&call, &running)) }
-        (consumers(&call, &stats))
-        (waiting(&due))
-        (newest(&call, &groups))
+        (consumers(&call, stats))
+        (waiting(due))
+        (newest(&call, groups))
     };
     Ok(show(&call, Section::Overview, "Overview", body))
 }

@@ -1,6 +1,7 @@
 //! Pieces of pages.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use dlq_core::{Clock as _, LetterSummary, Status, SystemClock, Timestamp};
 use maud::{Markup, PreEscaped, html};
@@ -29,6 +30,17 @@ pub(crate) fn time(at: Timestamp) -> Markup {
     html! {
         time datetime=(at) title=(at) {
             @if ahead { (at) } @else { (age(at)) " ago" }
+        }
+    }
+}
+
+/// Returns what is said of counts that were not made for this page.
+pub(crate) fn counted_at(at: Timestamp) -> Markup {
+    /// Age that nobody notices.
+    const FRESH: Duration = Duration::from_secs(2);
+    html! {
+        @if at.after(FRESH) < SystemClock.now() {
+            p.muted { "Counted " (time(at)) ": this store takes a while to count." }
         }
     }
 }

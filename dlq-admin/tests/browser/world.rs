@@ -48,7 +48,9 @@ impl World {
         let letters = database.open(SystemClock::shared()).await;
         let past = database.open(clock.shared()).await;
         let broker = MemoryBroker::new().stream("payments");
-        let admin = Admin::new(letters.clone()).via([Cluster::new("memory", "default")]);
+        let admin = Admin::new(letters.clone())
+            .max_age(Duration::ZERO)
+            .via([Cluster::new("memory", "default")]);
         let people = [("ana", Role::Admin), ("rita", Role::Read)];
         let tokens = people.map(|(name, role)| Token::new(name, role, secret(name)));
         let router = admin.access(Access::tokens(tokens)).router();

@@ -1,5 +1,7 @@
 //! A console over a store, asked as a browser or a program asks it.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -85,12 +87,13 @@ impl Site {
 
     pub(crate) async fn with(store: DeadLetters, letters: Vec<DeadLetter>) -> Self {
         store.put(letters).await.unwrap();
-        let router = Admin::new(store.clone()).router();
+        let router = Admin::new(store.clone()).max_age(Duration::ZERO).router();
         Self { letters: store, router, headers: Vec::new() }.header("host", "localhost")
     }
 
     pub(crate) fn access(self, access: Access) -> Self {
-        let router = Admin::new(self.letters.clone()).access(access).router();
+        let router =
+            Admin::new(self.letters.clone()).max_age(Duration::ZERO).access(access).router();
         Self { router, ..self }
     }
 
