@@ -6,8 +6,8 @@ use dlq_core::policy::duration;
 use dlq_core::search::{Search, SearchPage, SearchRequest};
 use dlq_core::store::{
     ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, Control, Edit, EditError,
-    GroupKey, GroupRecord, GroupState, GroupUpdate, Maintenance as _, Mark, Marked, Operation,
-    OperationSpec, Pace, Plan, Presence, Selection, Target, Triage, TriagedGroup,
+    Group, GroupKey, GroupRecord, GroupState, GroupUpdate, Maintenance as _, Mark, Marked,
+    Operation, OperationSpec, Pace, Plan, Presence, Selection, Target, Triage, TriagedGroup,
 };
 use dlq_core::{
     Binding, Clock as _, DeadLetter, DeadLetters, Filter, OperationId, Order, PageRequest,
@@ -476,6 +476,21 @@ pub(crate) async fn groups(call: &Call, mut filter: Filter, limit: u32) -> Resul
     let has_more = shown.len() > limit as usize;
     shown.truncate(limit as usize);
     Ok(Groups { shown, others: others.len(), has_more })
+}
+
+/// Returns at most `limit` groups of a log, of which nothing is known but the letters.
+pub(crate) async fn groups_of_log(
+    call: &Call,
+    filter: Filter,
+    limit: u32,
+) -> Result<Vec<Group>, Refusal> {
+    let asked = ["state", "began"].into_iter().find(|name| call.params.text(name).is_some());
+    if let Some(name) = asked {
+        return Err(Refusal::refused(format!(
+            "`{name}` is of a store, and a log of a broker keeps nothing of groups; ingest it into a store"
+        )));
+    }
+    Ok(call.letters()?.groups(filter, limit).await?)
 }
 
 /// The group that the request names.

@@ -15,6 +15,7 @@ use crate::Console;
 use crate::access::Role;
 use crate::door::Visitor;
 use crate::kept::{Counted, Kept, Question};
+use crate::log::Taken;
 use crate::params::Params;
 use crate::refusal::Refusal;
 use crate::shown::{Document, diff};
@@ -24,8 +25,11 @@ use crate::shown::{Document, diff};
 pub(crate) struct Call {
     pub(crate) console: Arc<Console>,
     pub(crate) visitor: Visitor,
-    /// Store that the path names.
+    /// Store that the path names, or the latest reading of the log.
     pub(crate) store: Option<(String, DeadLetters)>,
+    /// Reading that the letters are of, if the path names a log.
+    // After `store`: what the reading keeps is dropped behind its letters.
+    pub(crate) taken: Option<Arc<Taken>>,
     /// Parameters of the path, by name.
     pub(crate) path: Vec<(String, String)>,
     pub(crate) params: Params,
@@ -50,8 +54,23 @@ impl Call {
         count: impl Future<Output = Result<T, Refusal>>,
     ) -> Result<Arc<Counted<T>>, Refusal> {
         let store = self.store.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
-        let question = Question { store, asks: self.params.hash() };
+        let mut asks = self.params.hash();
+        if let Some(taken) = &self.taken {
+            // Counts of a log are of one reading, or they would contradict the letters beside them.
+            asks = blake3::keyed_hash(asks.as_bytes(), taken.at.to_string().as_bytes());
+        }
+        let question = Question { store, asks };
         kept.get(question, self.console.max_age, count).await
+    }
+
+    /// Returns true if the path names a log of a broker.
+    pub(crate) const fn is_log(&self) -> bool {
+        self.taken.is_some()
+    }
+
+    /// Returns true if the visitor may do what this role may, with letters that can be changed.
+    pub(crate) fn may_change(&self, role: Role) -> bool {
+        self.may(role) && !self.is_log()
     }
 
     /// A parameter of the path.

@@ -114,6 +114,12 @@ pub(crate) async fn read_apart(call: &Call) -> Result<(Filter, Search), Refusal>
     filter.min_retries = params.get("min-retries")?;
     filter.max_retries = params.get("max-retries")?;
     filter.operation = params.get("operation")?;
+    if filter.operation.is_some() && call.is_log() {
+        return Err(Refusal::refused(
+            "`operation` needs a store, whose letters an operation holds until it has released them; those that were sent back \
+             from a log have the status `sent`",
+        ));
+    }
     for attribute in params.all("attr") {
         let (name, value) = pair("attr", attribute)?;
         // A letter has one value of an attribute. The second would replace the first in silence.

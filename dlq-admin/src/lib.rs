@@ -22,6 +22,11 @@
 //! Letters hold text of others. It is shown as text, with control characters as escapes, under a policy
 //! (`Content-Security-Policy`) by which a page loads nothing but the two files of this crate.
 //!
+//! # Logs of brokers
+//!
+//! A [`BrokerLog`] is shown beside stores, or alone: what can be read of a store can be read of it, as of its latest reading.
+//! Its letters cannot be marked, edited or deleted, since a log only grows; routes that would do so answer 409.
+//!
 //! # If the process dies
 //!
 //! Sessions, the answers of idempotency keys and counts of failed logins are in memory: people log in again, and a
@@ -42,6 +47,7 @@ mod guesses;
 mod hidden;
 mod idempotency;
 mod kept;
+mod log;
 pub mod mask;
 mod openapi;
 mod pages;
@@ -62,19 +68,21 @@ use dlq_core::DeadLetters;
 use dlq_core::store::Cluster;
 
 pub use access::{Access, Role, Token, UnknownRole};
+pub use log::{BrokerLog, LogFuture, Snapshot};
 
 use events::Events;
 use guesses::Guesses;
 use idempotency::Answers;
 use kept::Kept;
+use log::CachedLog;
 use mask::Mask;
 use sessions::Sessions;
 
-/// Console and HTTP interface of one or several stores. See the [crate's page](crate).
+/// Console and HTTP interface of one or several stores and logs. See the [crate's page](crate).
 #[derive(Clone, Debug)]
 #[must_use = "it serves nothing until its router is mounted"]
 pub struct Admin {
-    stores: Vec<(String, DeadLetters)>,
+    stores: Vec<(String, Served)>,
     access: Access,
     via: BTreeSet<Cluster>,
     mask: Mask,
@@ -89,17 +97,34 @@ impl Admin {
 
     /// The dead letters of one store, by a name for people and for paths.
     pub fn named(name: impl Into<String>, letters: DeadLetters) -> Self {
-        let stores = vec![(name.into(), letters)];
+        Self::of(name.into(), Served::Store(letters))
+    }
+
+    /// The dead letters of one log of a broker, by a name for people and for paths.
+    pub fn of_log(name: impl Into<String>, log: impl BrokerLog) -> Self {
+        Self::of(name.into(), Served::Log(Arc::new(CachedLog::new(log))))
+    }
+
+    fn of(name: String, served: Served) -> Self {
+        let stores = vec![(name, served)];
         let (access, via, mask) = (Access::open(), BTreeSet::new(), Mask::default());
         Self { stores, access, via, mask, max_age: Duration::from_secs(60) }
     }
 
-    /// Adds a store. One of the same name takes the place of the former.
-    pub fn store(mut self, name: impl Into<String>, letters: DeadLetters) -> Self {
-        let name = name.into();
+    /// Adds a store. A store or log of the same name is replaced.
+    pub fn store(self, name: impl Into<String>, letters: DeadLetters) -> Self {
+        self.add(name.into(), Served::Store(letters))
+    }
+
+    /// Adds a log of a broker. A store or log of the same name is replaced.
+    pub fn log(self, name: impl Into<String>, log: impl BrokerLog) -> Self {
+        self.add(name.into(), Served::Log(Arc::new(CachedLog::new(log))))
+    }
+
+    fn add(mut self, name: String, served: Served) -> Self {
         // Paths name stores, so two of one name would leave the second out of reach.
         self.stores.retain(|(other, _)| *other != name);
-        self.stores.push((name, letters));
+        self.stores.push((name, served));
         self
     }
 
@@ -164,10 +189,17 @@ impl Admin {
     }
 }
 
+/// Letters behind a name.
+#[derive(Clone, Debug)]
+pub(crate) enum Served {
+    Store(DeadLetters),
+    Log(Arc<CachedLog>),
+}
+
 /// State that all requests have in common.
 #[derive(Debug)]
 pub(crate) struct Console {
-    stores: Vec<(String, DeadLetters)>,
+    stores: Vec<(String, Served)>,
     access: Access,
     via: BTreeSet<Cluster>,
     mask: Mask,

@@ -9,13 +9,15 @@ use dlq_core::{StoreError, StoreErrorKind};
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
+    /// Heading of its page, where the status alone would give another one.
+    pub(crate) title: Option<&'static str>,
     /// Seconds after which the request may be made again.
     pub(crate) retry_after: Option<u64>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), retry_after: None }
+        Self { status, message: message.into(), title: None, retry_after: None }
     }
 
     /// The request is not acceptable as it stands.

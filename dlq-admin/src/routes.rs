@@ -23,7 +23,7 @@ use crate::filter::FILTER;
 use crate::idempotency::{Key, LONGEST};
 use crate::params::{Parameter, Params};
 use crate::refusal::Refusal;
-use crate::{Console, api, pages};
+use crate::{Console, Served, api, pages};
 
 pub(crate) type Running = Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>;
 
@@ -64,6 +64,8 @@ pub(crate) struct Route {
     pub(crate) kind: Kind,
     pub(crate) about: &'static str,
     pub(crate) takes: &'static [&'static [Parameter]],
+    /// True if it serves logs of brokers too.
+    pub(crate) serves_logs: bool,
     pub(crate) most: usize,
     pub(crate) run: fn(Call) -> Running,
 }
@@ -222,7 +224,7 @@ const VERB: &[Parameter] =
 const LOGIN: &[Parameter] = &[Parameter::required("token", "the token")];
 
 macro_rules! routes {
-    ($($method:ident $path:literal $allowed:ident $kind:ident $run:path, $about:literal, $takes:expr $(, most $most:expr)?;)+) => {
+    ($($method:ident $path:literal $allowed:ident $kind:ident $(@$logs:ident)? $run:path, $about:literal, $takes:expr $(, most $most:expr)?;)+) => {
         /// Returns every route.
         pub(crate) fn all() -> Vec<Route> {
             // One table for all three means that a route without a right does not compile, and that the document cannot
@@ -234,6 +236,7 @@ macro_rules! routes {
                 kind: Kind::$kind,
                 about: $about,
                 takes: $takes,
+                serves_logs: routes!(@logs $($logs)?),
                 most: routes!(@most $($most)?),
                 run: |call| Box::pin($run(call)),
             }),+]
@@ -241,28 +244,31 @@ macro_rules! routes {
     };
     (@allowed Everybody) => { Allowed::Everybody };
     (@allowed $role:ident) => { Allowed::From(Role::$role) };
+    (@logs) => { false };
+    (@logs logs) => { true };
     (@most) => { BODY };
     (@most $most:expr) => { $most };
 }
 
+// `@logs` marks what logs of brokers are served by too.
 routes! {
     GET "/api/v1/openapi.json" Read Api api::openapi, "Returns the description of this interface", &[];
     GET "/api/v1/stores" Read Api api::stores, "Lists the stores, and what the visitor may do", &[];
-    GET "/api/v1/{store}/letters" Read Api api::list, "Lists letters, newest first", &[FILTER, PAGE];
-    GET "/api/v1/{store}/letters/{id}" Read Api api::letter, "Returns one letter with everything that was tried", &[];
+    GET "/api/v1/{store}/letters" Read Api @logs api::list, "Lists letters, newest first", &[FILTER, PAGE];
+    GET "/api/v1/{store}/letters/{id}" Read Api @logs api::letter, "Returns one letter with everything that was tried", &[];
     // A download is not revealed with a reason, so the role `read` gets payloads by `reveal` alone.
-    GET "/api/v1/{store}/letters/{id}/payload" Operate Api api::payload, "Returns the payload of a letter, byte for byte", &[];
+    GET "/api/v1/{store}/letters/{id}/payload" Operate Api @logs api::payload, "Returns the payload of a letter, byte for byte", &[];
     // It is a POST since it writes to the audit: no link or image can make a browser do it.
     POST "/api/v1/{store}/letters/{id}/reveal" Read Api api::reveal, "Returns one letter with what is hidden from the role `read`; kept in the audit", &[NOTE];
     POST "/api/v1/{store}/letters/{id}/edit" Admin Api api::edit, "Changes the payload or the headers of one letter", &[EDIT, DRY_RUN, NOTE], most EDIT_BODY;
     POST "/api/v1/{store}/letters/{id}/undo" Admin Api api::undo, "Gives a letter back what it was before its latest edit", &[UNDO, DRY_RUN, NOTE];
-    GET "/api/v1/{store}/count" Read Api api::count, "Counts letters", &[FILTER];
-    GET "/api/v1/{store}/groups" Read Api api::groups, "Groups letters by error, those that nobody has decided about first", &[FILTER, LIMIT, STATE, BEGAN];
+    GET "/api/v1/{store}/count" Read Api @logs api::count, "Counts letters", &[FILTER];
+    GET "/api/v1/{store}/groups" Read Api @logs api::groups, "Groups letters by error, those that nobody has decided about first", &[FILTER, LIMIT, STATE, BEGAN];
     GET "/api/v1/{store}/group" Read Api api::group, "Returns what is known of a group of errors", &[GROUP];
     POST "/api/v1/{store}/group" Operate Api api::triage, "Decides about a group of errors, and gives it an owner or a note", &[GROUP, TRIAGE, NOTE];
     GET "/api/v1/{store}/consumers" Read Api api::consumers, "Lists the consumers that were heard of", &[GONE];
-    GET "/api/v1/{store}/hours" Read Api api::hours, "Counts letters by the hour in which they were stored, and in which they were resolved", &[FILTER, HOURS];
-    GET "/api/v1/{store}/stats" Read Api api::stats, "Counts letters by status, reason, cause, class, subject and consumer", &[FILTER];
+    GET "/api/v1/{store}/hours" Read Api @logs api::hours, "Counts letters by the hour in which they were stored, and in which they were resolved", &[FILTER, HOURS];
+    GET "/api/v1/{store}/stats" Read Api @logs api::stats, "Counts letters by status, reason, cause, class, subject and consumer", &[FILTER];
     // It changes nothing, and takes its parameters as the replay does, whose filter may be longer than a URL.
     POST "/api/v1/{store}/plan" Operate Api api::plan, "Says what a replay would do, and does nothing", &[FILTER, REPLAY, CHANGE];
     POST "/api/v1/{store}/replay" Operate Api api::replay, "Sends letters back", &[FILTER, REPLAY, CHANGE, NOTE];
@@ -288,16 +294,16 @@ routes! {
     POST "/logout" Read Page pages::login::logout, "Logs out", &[];
     GET "/assets/style.css" Everybody Page pages::style, "Style sheet", &[];
     GET "/assets/console.js" Everybody Page pages::script, "Script", &[];
-    GET "/s/{store}" Read Page pages::overview::page, "Overview", &[];
-    GET "/s/{store}/groups" Read Page pages::groups::all, "Groups", &[FILTER, STATE, BEGAN];
+    GET "/s/{store}" Read Page @logs pages::overview::page, "Overview", &[];
+    GET "/s/{store}/groups" Read Page @logs pages::groups::all, "Groups", &[FILTER, STATE, BEGAN];
     POST "/s/{store}/group" Operate Page pages::groups::triage, "Decides about a group", &[GROUP, TRIAGE, NOTE];
     GET "/s/{store}/schedule" Read Page pages::schedule::page, "Schedule", &[];
     GET "/s/{store}/consumers" Read Page pages::consumers::page, "Consumers", &[GONE];
-    GET "/s/{store}/group" Read Page pages::groups::one, "Group", &[FILTER];
-    GET "/s/{store}/letters" Read Page pages::letters::page, "Letters", &[FILTER, PAGE];
-    GET "/s/{store}/letters/{id}" Read Page pages::letter::page, "Letter", &[VIEW];
-    GET "/s/{store}/letters/{id}/attempts/{n}" Read Page pages::letter::attempt, "Attempt", &[];
-    GET "/s/{store}/letters/{id}/payload" Operate Page api::payload, "Payload", &[];
+    GET "/s/{store}/group" Read Page @logs pages::groups::one, "Group", &[FILTER];
+    GET "/s/{store}/letters" Read Page @logs pages::letters::page, "Letters", &[FILTER, PAGE];
+    GET "/s/{store}/letters/{id}" Read Page @logs pages::letter::page, "Letter", &[VIEW];
+    GET "/s/{store}/letters/{id}/attempts/{n}" Read Page @logs pages::letter::attempt, "Attempt", &[];
+    GET "/s/{store}/letters/{id}/payload" Operate Page @logs api::payload, "Payload", &[];
     POST "/s/{store}/letters/{id}/reveal" Read Page pages::letter::reveal, "Reveals a letter", &[NOTE, VIEW, THEN];
     GET "/s/{store}/letters/{id}/edit" Admin Page pages::edit::form, "Edit", &[];
     // The preview takes the payload as the save does, so its body may be as long.
@@ -455,6 +461,7 @@ async fn carry_out(
     visitor: &Visitor,
     root: String,
 ) -> Result<Response, Refusal> {
+    let served = served(console, &path);
     // The role is asked for before the body is read, which may be 256 MiB.
     if let Allowed::From(role) = route.allowed
         && visitor.role < role
@@ -464,6 +471,11 @@ async fn carry_out(
             "{} has the role `{}`, and this asks for `{role}`",
             visitor.name, visitor.role
         )));
+    }
+    if let Ok(Some((name, Served::Log(_)))) = &served
+        && !route.serves_logs
+    {
+        return Err(of_stores_alone(name));
     }
     let mut params = Params::of_form(parts.uri.query().unwrap_or_default().as_bytes());
     if route.is_change() {
@@ -477,7 +489,14 @@ async fn carry_out(
     }
     params.check(route.parameters())?;
     // Only visitors who are let in get here, so naming the stores in a refusal tells no stranger.
-    let store = store(console, &path)?;
+    let (store, taken) = match served? {
+        None => (None, None),
+        Some((name, Served::Store(letters))) => (Some((name, letters)), None),
+        Some((name, Served::Log(log))) => {
+            let taken = log.taken().await?;
+            (Some((name, taken.letters().clone())), Some(taken))
+        }
+    };
     let once = key(route, parts, visitor, &params)?;
     let asks = params.hash();
     if route.is_change() {
@@ -488,6 +507,7 @@ async fn carry_out(
         console: Arc::clone(console),
         visitor: visitor.clone(),
         store,
+        taken,
         path,
         params,
         headers: parts.headers.clone(),
@@ -549,10 +569,20 @@ async fn body_params(
     }
 }
 
-fn store(
+/// Refuses a route of stores at a log.
+fn of_stores_alone(name: &str) -> Refusal {
+    let message = format!(
+        "`{name}` is a log of a broker, which only grows: letters in it can be read and sent back, and neither marked, edited nor \
+         deleted, and it has no operations, consumers or audit; ingest it into a store, which has all of that"
+    );
+    Refusal { title: Some("Only of stores"), ..Refusal::conflict(message) }
+}
+
+/// Returns the store or log that the path names.
+fn served(
     console: &Console,
     path: &[(String, String)],
-) -> Result<Option<(String, dlq_core::DeadLetters)>, Refusal> {
+) -> Result<Option<(String, Served)>, Refusal> {
     let Some((_, name)) = path.iter().find(|(param, _)| param == "store") else { return Ok(None) };
     let found = console.stores.iter().find(|(store, _)| store == name);
     let known = || {

@@ -10,6 +10,8 @@ use dlq_core::DeadLetters;
 use dlq_sql::postgres::{PostgresBuilder, PostgresStore};
 use dlq_sql::sqlite::SqliteStore;
 
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use crate::cli::BrokerArgs;
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
 #[cfg(feature = "kafka")]
@@ -55,30 +57,36 @@ pub(crate) enum StoreOrBroker {
 /// Opens what `--from` names. Creates a store only where that is asked for.
 pub(crate) async fn open(cli: &Cli) -> Result<StoreOrBroker, CliError> {
     let url = url(&cli.from)?;
-    match url.split_once("://") {
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+    if let Some(broker) = broker(url, &cli.broker).await? {
+        return Ok(broker);
+    }
+    // Of the verbs that get here only an import may create the store: a mistyped path must not look like an empty one.
+    let create = matches!(&cli.command, Command::Import(args) if args.create);
+    store(url, create).await.map(StoreOrBroker::Store)
+}
+
+/// Opens the dead letters of a broker; `None` if the URL names none.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+pub(crate) async fn broker(url: &str, at: &BrokerArgs) -> Result<Option<StoreOrBroker>, CliError> {
+    let shown = without_password(url);
+    Ok(Some(match url.split_once("://") {
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
-            let broker = kafka::Broker::new(rest, without_password(url), &cli.broker)?;
-            Ok(StoreOrBroker::Kafka(Box::new(broker)))
+            StoreOrBroker::Kafka(Box::new(kafka::Broker::new(rest, shown, at)?))
         }
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
-            let shown = without_password(url);
-            let broker = nats::Broker::connect(scheme, rest, shown, &cli.broker).await?;
-            Ok(StoreOrBroker::Nats(Box::new(broker)))
+            let broker = nats::Broker::connect(scheme, rest, shown, at).await?;
+            StoreOrBroker::Nats(Box::new(broker))
         }
         #[cfg(feature = "redis")]
         Some((scheme @ ("redis" | "rediss"), rest)) => {
-            let shown = without_password(url);
-            let broker = redis::Broker::connect(scheme, rest, shown, &cli.broker).await?;
-            Ok(StoreOrBroker::Redis(Box::new(broker)))
+            let broker = redis::Broker::connect(scheme, rest, shown, at).await?;
+            StoreOrBroker::Redis(Box::new(broker))
         }
-        _ => {
-            // Of the verbs that get here only an import may create the store: a mistyped path must not look like an empty one.
-            let create = matches!(&cli.command, Command::Import(args) if args.create);
-            store(url, create).await.map(StoreOrBroker::Store)
-        }
-    }
+        _ => return Ok(None),
+    }))
 }
 
 /// The URL, which has to be said.

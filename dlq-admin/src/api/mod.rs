@@ -12,7 +12,7 @@ use crate::door::file_name;
 use crate::events::Topic;
 use crate::refusal::Refusal;
 use crate::shown::{Document, audit_entry};
-use crate::{filter, hidden, openapi};
+use crate::{Served, filter, hidden, openapi};
 
 /// Returns the document of an error.
 pub(crate) fn refused(refusal: &Refusal) -> Response {
@@ -37,9 +37,17 @@ pub(crate) async fn openapi(_: Call) -> Result<Response, Refusal> {
 }
 
 pub(crate) async fn stores(call: Call) -> Result<Response, Refusal> {
-    let names: Vec<_> = call.console.stores.iter().map(|(name, _)| name).collect();
+    let stores = &call.console.stores;
+    let names: Vec<_> = stores.iter().map(|(name, _)| name).collect();
+    let logs = stores.iter().filter(|(_, served)| matches!(served, Served::Log(_)));
+    let logs: Vec<_> = logs.map(|(name, _)| name).collect();
     let visitor = &call.visitor;
-    call::json(&json!({ "stores": names, "name": visitor.name, "role": visitor.role.as_str() }))
+    call::json(&json!({
+        "stores": names,
+        "logs": logs,
+        "name": visitor.name,
+        "role": visitor.role.as_str(),
+    }))
 }
 
 pub(crate) async fn list(call: Call) -> Result<Response, Refusal> {
@@ -114,6 +122,10 @@ pub(crate) async fn count(call: Call) -> Result<Response, Refusal> {
 
 pub(crate) async fn groups(call: Call) -> Result<Response, Refusal> {
     let filter = filter::read(&call).await?;
+    if call.is_log() {
+        let groups = actions::groups_of_log(&call, filter, limit(&call, 20)?).await?;
+        return call::json(&json!({ "groups": groups }));
+    }
     let groups = actions::groups(&call, filter, limit(&call, 20)?).await?;
     call::json(&json!({ "groups": groups.shown }))
 }

@@ -22,6 +22,9 @@ const GROUPS: u32 = 100;
 const SAMPLES: u32 = 20;
 
 pub(crate) async fn all(call: Call) -> Result<Response, Refusal> {
+    if call.is_log() {
+        return super::log::groups(&call).await;
+    }
     let filter = filter::read(&call).await?;
     let count = actions::groups(&call, filter.clone(), GROUPS);
     let counted = call.counted(&call.console.counts.groups, count).await?;
@@ -104,7 +107,7 @@ pub(crate) fn table_of(call: &Call, groups: &[TriagedGroup]) -> Markup {
     table("Groups", &head, rows)
 }
 
-fn link(call: &Call, key: &GroupKey) -> String {
+pub(super) fn link(call: &Call, key: &GroupKey) -> String {
     let fingerprint = key.fingerprint.to_string();
     call.at_store("group", [("fingerprint", &fingerprint), ("consumer", &key.consumer)])
 }
@@ -238,7 +241,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
         ul.actions {
             @if call.may(Role::Operate) {
                 li { a.button href=(call.at_store("replay", query.iter().cloned())) { "Replay this group" } }
-                @for (verb, name) in [("resolved", "Resolve"), ("quarantined", "Quarantine")] {
+                @for (verb, name) in [("resolved", "Resolve"), ("quarantined", "Quarantine")].into_iter().filter(|_| !call.is_log()) {
                     li { a.button href=(call.at_store("change", query.iter().cloned().chain([("verb", verb.to_owned())]))) { (name) } }
                 }
             }
@@ -251,7 +254,7 @@ pub(crate) async fn one(call: Call) -> Result<Response, Refusal> {
             ("last stored", time(seen.1)),
         ]))
         // A decision is about one consumer's group, so there is no form where the filter means several.
-        @if groups.len() == 1 { (known(&call, first)) }
+        @if groups.len() == 1 && !call.is_log() { (known(&call, first)) }
         (conditions(&call, &filter::params(&filter), None))
         section aria-labelledby="trend" {
             h2 #trend { "By hour" }

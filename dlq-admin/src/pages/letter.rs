@@ -62,7 +62,8 @@ async fn show_letter(
     is_shown: bool,
 ) -> Result<Response, Refusal> {
     // The audit is read after the reveal was written, so that the page shows its own entry.
-    let entries = actions::audit_of(call, letter, ENTRIES).await?;
+    let entries =
+        if call.is_log() { Vec::new() } else { actions::audit_of(call, letter, ENTRIES).await? };
     let body = html! {
         h1 { "Letter " code { (letter.id) } }
         p.error-text { (cut(&letter.error(), 1_000)) }
@@ -80,7 +81,7 @@ async fn show_letter(
         } @else {
             section aria-labelledby="payload" { h2 #payload { "Headers and payload" } (concealed(call, letter)) }
         }
-        section aria-labelledby="audit" { h2 #audit { "What was done to it" } (done(call, &entries)) }
+        @if !call.is_log() { section aria-labelledby="audit" { h2 #audit { "What was done to it" } (done(call, &entries)) } }
     };
     Ok(show(call, Section::Letters, &format!("Letter {}", short(&letter.id)), body))
 }
@@ -93,11 +94,13 @@ fn actions_on(call: &Call, letter: &DeadLetter) -> Markup {
         ul.actions aria-label="Actions" {
             @if call.may(Role::Operate) {
                 @if status == Status::Pending { li { a.button href=(call.at_store("replay", [("id", &id)])) { "Replay" } } }
+            }
+            @if call.may_change(Role::Operate) {
                 @if status != Status::Resolved { li { a.button href=(change("resolved")) { "Resolve" } } }
                 @if status != Status::Quarantined { li { a.button href=(change("quarantined")) { "Quarantine" } } }
                 @if status != Status::Pending { li { a.button href=(change("pending")) { "Put back to pending" } } }
             }
-            @if call.may(Role::Admin) {
+            @if call.may_change(Role::Admin) {
                 li { a.button href=(call.at_store(&format!("letters/{id}/edit"), NO_QUERY)) { "Edit" } }
                 li { a.button.danger href=(change("delete")) { "Delete" } }
             }
@@ -153,7 +156,9 @@ fn state(call: &Call, letter: &DeadLetter) -> Markup {
     }
     if let Some(operation) = state.operation {
         let link = call.at_store(&format!("operations/{operation}"), NO_QUERY);
-        rows.push(("operation", html! { a href=(link) { code { (short(&operation)) } } }));
+        // A log keeps the id of what sent the letter, and nothing else of it.
+        let link = (!call.is_log()).then_some(link);
+        rows.push(("operation", html! { a href=[link] { code { (short(&operation)) } } }));
     }
     if !letter.confirmed {
         rows.push(("confirmed", html! { "no: the death was heard of, not seen" }));
@@ -405,9 +410,12 @@ fn concealed(call: &Call, letter: &DeadLetter) -> Markup {
     html! {
         p {
             "The message has " (letter.message.headers().len()) " headers and a payload of " (size) " bytes. The role `"
-            (call.visitor.role) "` sees them with a reason, which is kept in the audit."
+            (call.visitor.role)
+            // A reveal is an entry of the audit, and a log has none.
+            @if call.is_log() { "` does not see them: a log of a broker keeps no audit of who has looked." }
+            @else { "` sees them with a reason, which is kept in the audit." }
         }
-        (reveal_form(call, letter, None))
+        @if !call.is_log() { (reveal_form(call, letter, None)) }
     }
 }
 
@@ -416,8 +424,11 @@ fn masked(call: &Call, letter: &DeadLetter, parts: &str) -> Markup {
     html! {
         section aria-labelledby="masked" {
             h2 #masked { "Masked" }
-            p { "Rules mask parts of: " (cut(parts, 100)) ". The role `admin` sees them with a reason, which is kept in the audit." }
-            @if call.may(Role::Admin) { (reveal_form(call, letter, None)) }
+            p {
+                "Rules mask parts of: " (cut(parts, 100)) "."
+                @if !call.is_log() { " The role `admin` sees them with a reason, which is kept in the audit." }
+            }
+            @if call.may_change(Role::Admin) { (reveal_form(call, letter, None)) }
         }
     }
 }

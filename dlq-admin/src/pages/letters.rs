@@ -50,7 +50,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
         p { (heading) @if !is_first { "; this is not the first page of them" } "." }
         @if is_any { (actions_on(&call, &query)) }
         @if found.letters.is_empty() { p { "No letters on this page." } } @else { (letters(&call, &found.letters)) }
-        p { a href=(call.at_store("archive", NO_QUERY)) { "Deleted letters" } }
+        @if !call.is_log() { p { a href=(call.at_store("archive", NO_QUERY)) { "Deleted letters" } } }
         nav.pages aria-label="Pages" {
             @if !is_first { a rel="first" href=(call.at_store("letters", query.iter().cloned())) { "First page" } " " }
             @if let Some(next) = next {
@@ -72,10 +72,12 @@ fn actions_on(call: &Call, query: &[(&'static str, String)]) -> Markup {
         @if call.may(Role::Operate) {
             ul.actions aria-label="All letters that match" {
                 li { a.button href=(call.at_store("replay", query.clone())) { "Replay all" } }
-                li { a.button href=(change("resolved")) { "Resolve all" } }
-                li { a.button href=(change("quarantined")) { "Quarantine all" } }
-                li { a.button href=(change("pending")) { "Release all" } }
-                @if call.may(Role::Admin) { li { a.button.danger href=(change("delete")) { "Delete all" } } }
+                @if call.may_change(Role::Operate) {
+                    li { a.button href=(change("resolved")) { "Resolve all" } }
+                    li { a.button href=(change("quarantined")) { "Quarantine all" } }
+                    li { a.button href=(change("pending")) { "Release all" } }
+                }
+                @if call.may_change(Role::Admin) { li { a.button.danger href=(change("delete")) { "Delete all" } } }
             }
         }
     }

@@ -12,6 +12,7 @@ pub(crate) mod edit;
 pub(crate) mod groups;
 pub(crate) mod letter;
 pub(crate) mod letters;
+pub(crate) mod log;
 pub(crate) mod login;
 pub(crate) mod operations;
 pub(crate) mod overview;
@@ -73,7 +74,7 @@ pub(crate) fn refused(
     {
         return response;
     }
-    let title = match refusal.status {
+    let title = refusal.title.unwrap_or(match refusal.status {
         StatusCode::NOT_FOUND => "Not found",
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => "Not allowed",
         StatusCode::CONFLICT => "It has changed meanwhile",
@@ -81,7 +82,7 @@ pub(crate) fn refused(
             "The store does not answer"
         }
         _ => "Not done",
-    };
+    });
     let body = html! {
         h1 { (title) }
         // Messages may quote what a client sent, so they are cut and made visible like texts of letters.
@@ -108,6 +109,9 @@ pub(crate) enum Section {
     Audit,
 }
 
+/// Sections of a log of a broker, which knows nothing but its letters.
+const OF_LOGS: [Section; 3] = [Section::Overview, Section::Groups, Section::Letters];
+
 const SECTIONS: [(Section, &str, &str); 7] = [
     (Section::Overview, "", "Overview"),
     (Section::Groups, "groups", "Groups"),
@@ -118,8 +122,9 @@ const SECTIONS: [(Section, &str, &str); 7] = [
     (Section::Audit, "audit", "Audit"),
 ];
 
-/// Returns a page of the store that the path names.
+/// Returns a page of the store or log that the path names.
 pub(crate) fn page(call: &Call, section: Section, title: &str, body: Markup) -> Response {
+    let body = html! { (log::as_of(call)) (body) };
     let frame = frame(
         &call.console,
         &call.root,
@@ -162,7 +167,7 @@ fn frame(
                     @if let Some((call, section)) = at {
                         nav aria-label="Sections" {
                             ul {
-                                @for (one, path, name) in SECTIONS {
+                                @for (one, path, name) in SECTIONS.into_iter().filter(|(one, ..)| !call.is_log() || OF_LOGS.contains(one)) {
                                     li {
                                         a href=(call.at_store(path, NO_QUERY)) aria-current=[(one == section).then_some("page")] { (name) }
                                     }

@@ -46,6 +46,9 @@ impl Counts {
 }
 
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
+    if call.is_log() {
+        return super::log::overview(&call).await;
+    }
     let letters = call.letters()?;
     let next_due = letters.store().next_due(Vec::new()).await?;
     let running: Vec<_> = letters.operations(50).await?;
@@ -86,7 +89,7 @@ pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     Ok(show(&call, Section::Overview, "Overview", body))
 }
 
-fn counts(call: &Call, stats: &Stats) -> Markup {
+pub(super) fn counts(call: &Call, stats: &Stats) -> Markup {
     html! {
         ul.counts aria-label="Letters by status" {
             @for status in Status::ALL {
@@ -124,7 +127,7 @@ fn operations_table(call: &Call, running: &[Operation]) -> Markup {
     }
 }
 
-fn consumers(call: &Call, stats: &Stats) -> Markup {
+pub(super) fn consumers(call: &Call, stats: &Stats) -> Markup {
     let mut rows: Vec<_> = stats.by_consumer.iter().filter(|(_, count)| **count > 0).collect();
     rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let more = rows.len().saturating_sub(ROWS);

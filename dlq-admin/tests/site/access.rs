@@ -10,7 +10,7 @@ use dlq_testkit::fixtures::letter;
 use crate::common::{Site, form, token, tokens};
 
 /// Every route but those that anybody may use, with the least role.
-const ROUTES: &[(&str, &str, Role)] = &[
+pub(crate) const ROUTES: &[(&str, &str, Role)] = &[
     ("GET", "/api/v1/openapi.json", Role::Read),
     ("GET", "/api/v1/stores", Role::Read),
     ("GET", "/api/v1/default/letters", Role::Read),

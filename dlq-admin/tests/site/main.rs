@@ -9,6 +9,7 @@ mod common;
 mod console;
 mod events;
 mod hostile;
+mod logs;
 mod mask;
 mod search;
 mod triage;

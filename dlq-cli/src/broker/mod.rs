@@ -1,26 +1,25 @@
 //! Verbs at any broker. A folder for each broker has what differs.
 
+mod console;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod deployment;
 mod incidents;
 mod ingest;
 mod login;
 mod mark;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod read;
 mod replay;
 
+pub(crate) use console::ConsoleLog;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) use deployment::read_deployment;
 pub(crate) use ingest::{IngestRun, Telling, store};
 pub(crate) use login::percent_decode;
 pub(crate) use mark::Mark;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 pub(crate) use read::range;
-#[cfg(any(feature = "nats", feature = "redis"))]
-pub(crate) use read::read;
 #[cfg(feature = "kafka")]
 pub(crate) use read::read_kept;
+pub(crate) use read::{Read, read};
 pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
 
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 //! A log that is read for the verbs that only look.
 
+use dlq_admin::Snapshot;
 use dlq_core::StoreError;
 use dlq_core::log::{Entries, Entry, Log, Range};
 use dlq_core::store::BoxLetters;
@@ -29,8 +30,15 @@ pub(crate) struct Read {
     _folder: Option<TempDir>,
 }
 
+impl Read {
+    /// Returns the letters for the console, with whatever they need.
+    pub(super) fn snapshot(self) -> Snapshot {
+        let snapshot = Snapshot::new(self.letters.clone());
+        snapshot.keep(self)
+    }
+}
+
 /// Reads a log into memory, or into a temporary file where there are too many letters.
-#[cfg(any(feature = "nats", feature = "redis", test))]
 pub(crate) async fn read<L: Log>(log: L, range: Range) -> Result<Read, CliError> {
     Ok(read_beyond(&log, range, IN_MEMORY).await?.of(log))
 }

@@ -14,11 +14,11 @@ pub(crate) struct ServeArgs {
         num_args = 0..=1
     )]
     pub(crate) metrics: String,
-    /// At a store: also serve the console, and its HTTP interface below /api/v1, at the same address. Without tokens everybody
-    /// who reaches it may do everything, so that only a loopback address is served
+    /// Also serve the console, and its HTTP interface below /api/v1, at the same address. Without tokens everybody who reaches it
+    /// may do everything, so that only a loopback address is served. Letters of a broker can be read there, and not changed
     #[arg(long)]
     pub(crate) console: bool,
-    /// With --console: also show the store of this context, under its name; may be given several times
+    /// With --console: also show the store or broker of this context, under its name; may be given several times
     #[arg(long, value_name = "CONTEXT", requires = "console")]
     pub(crate) also: Vec<String>,
     /// With --console: the file of the tokens that people and programs log in with, a line for each: NAME

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use dlq_core::log::Range;
 use dlq_kafka::Ladder;
 
-use crate::broker::{self, Mark};
+use crate::broker::{self, Mark, Read};
 use crate::cli::{Command, LadderArgs};
 use crate::error::CliError;
 use crate::output::Output;
@@ -69,6 +69,12 @@ pub(crate) async fn run(
         }
     };
     out.end(exit)
+}
+
+/// Reads every letter of the topic.
+pub(crate) async fn read_all(at: &Broker) -> Result<Read, CliError> {
+    at.find().await?;
+    broker::read(at.log(), Range::all()).await.map_err(|error| error.about(&at.shown))
 }
 
 /// The ledger by which brokers know what senders of a store have sent, unless the URL names another.

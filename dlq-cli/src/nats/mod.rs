@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use dlq_core::log::Range;
 use dlq_nats::NatsLetters;
 
-use crate::broker::{self, Mark};
+use crate::broker::{self, Mark, Read};
 use crate::cli::Command;
 use crate::error::CliError;
 use crate::output::Output;
@@ -59,6 +59,20 @@ pub(crate) async fn run(
         }
     };
     out.end(exit)
+}
+
+/// Reads every letter of the stream, with payloads.
+pub(crate) async fn read_all(at: &Broker) -> Result<Read, CliError> {
+    let reading = async {
+        let letters = NatsLetters::new(&at.context, at.letters().await?);
+        broker::read(letters, Range::all()).await
+    };
+    at.permitted(reading).await
+}
+
+/// Refuses a URL that names no stream.
+pub(crate) fn check_url(scheme: &str, rest: &str) -> Result<(), CliError> {
+    url::NatsUrl::parse(scheme, rest).map(drop)
 }
 
 /// The outbox of a cluster.

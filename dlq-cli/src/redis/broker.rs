@@ -27,10 +27,7 @@ impl Broker {
     ) -> Result<Self, CliError> {
         let url = RedisUrl::parse(scheme, rest)?;
         if url.key.is_empty() {
-            return Err(CliError::refused(format!(
-                "{shown} names no stream of dead letters; write '{scheme}://HOST:PORT/{{STREAM}}:dlq', or \
-                 {scheme}-store://HOST:PORT for a store"
-            )));
+            return Err(no_stream(scheme, &shown));
         }
         let client = url.connect().await.map_err(|error| error.about(&shown))?;
         // The key tells by its form whether another library writes there; nothing is asked of the server for it.
@@ -60,6 +57,14 @@ impl Broker {
         };
         Ok(marks.map(mark).collect())
     }
+}
+
+/// Refuses a URL without a key.
+pub(super) fn no_stream(scheme: &str, shown: &str) -> CliError {
+    CliError::refused(format!(
+        "{shown} names no stream of dead letters; write '{scheme}://HOST:PORT/{{STREAM}}:dlq', or {scheme}-store://HOST:PORT \
+         for a store"
+    ))
 }
 
 /// Says what failed at a place; what was asked for wrongly is refused.

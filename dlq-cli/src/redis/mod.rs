@@ -18,12 +18,34 @@ use std::process::ExitCode;
 
 use dlq_core::log::Range;
 
-use crate::broker::{self as at_broker, Mark};
+use crate::broker::{self as at_broker, Mark, Read};
 use crate::broker::{range, read, refuse_held, say_cost};
 use crate::cli::Command;
 use crate::commands::show_findings;
 use crate::error::CliError;
 use crate::output::Output;
+
+/// Reads every letter of the stream, or of the other library that writes there.
+pub(crate) async fn read_all(at: &Broker) -> Result<Read, CliError> {
+    let read = match &at.foreign {
+        Some(letters) => read(letters.clone(), Range::all()).await,
+        None => read(at.letters.clone(), Range::all()).await,
+    };
+    read.map_err(|error| error.about(&at.shown))
+}
+
+/// Refuses a URL that names no stream.
+pub(crate) fn check_url(scheme: &str, rest: &str) -> Result<(), CliError> {
+    let url = url::RedisUrl::parse(scheme, rest)?;
+    if url.key.is_empty() {
+        Err(broker::no_stream(
+            scheme,
+            &crate::secret::without_password(&format!("{scheme}://{rest}")),
+        ))
+    } else {
+        Ok(())
+    }
+}
 
 /// Runs a verb at a stream of dead letters.
 pub(crate) async fn run(

@@ -6,13 +6,20 @@ use std::path::Path;
 
 use axum::Router;
 use dlq_admin::{Access, Admin, Role, Token};
+use dlq_core::DeadLetters;
 use dlq_core::store::Cluster;
 
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use crate::broker::ConsoleLog;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use crate::cli::BrokerArgs;
 use crate::cli::ServeArgs;
 use crate::error::CliError;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+use crate::output::Progress;
 use crate::{ask, contexts, open};
 
-/// Console of a store.
+/// Console of stores and of logs of brokers.
 pub(super) struct Console {
     pub(super) router: Router,
     has_login: bool,
@@ -44,6 +51,7 @@ impl Console {
 /// Opens the console where it is asked for.
 pub(super) async fn open(
     url: &str,
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))] at: &BrokerArgs,
     args: &ServeArgs,
     tokens: Vec<Token>,
     via: BTreeSet<Cluster>,
@@ -57,30 +65,58 @@ pub(super) async fn open(
         if has_login { Access::tokens(tokens) } else { Access::open().actor(ask::actor(None).who) };
     // The console asks the store itself, by a connection of its own: a slow page must not hold up the look for
     // `/metrics`.
-    let store = open::store(url, false).await?;
-    let mut admin = Admin::new(store).access(access).via(via);
+    let first = Letters::open(
+        url,
+        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+        at,
+    );
+    let admin = match first.await? {
+        Letters::Store(store) => Admin::new(store),
+        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+        Letters::Log(log) => Admin::of_log("default", log),
+    };
+    let mut admin = admin.access(access).via(via);
     let mut mask = args.mask.clone();
     for name in &args.also {
         let (url, of_context) = contexts::named(name).await?;
-        let store = open::store(&url, false).await;
-        let store = store.map_err(|error| error.about(&format!("the context {name}")))?;
-        admin = admin.store(name, store);
+        let letters = Letters::open(
+            &url,
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+            at,
+        );
+        let letters = letters.await.map_err(|error| error.about(&format!("the context {name}")))?;
+        admin = match letters {
+            Letters::Store(store) => admin.store(name, store),
+            #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+            Letters::Log(log) => admin.log(name, log),
+        };
         // Rules hold for all stores of a console: rather too much is masked than too little.
         mask = mask.and(of_context);
     }
     Ok(Some(Console { router: admin.mask(mask).router(), has_login }))
 }
 
-/// Refuses a console of the dead letters of a broker.
-#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-pub(super) fn refuse(args: &ServeArgs, shown: &str) -> Result<(), CliError> {
-    if !args.console {
-        return Ok(());
+/// Letters that the console shows.
+enum Letters {
+    Store(DeadLetters),
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+    Log(ConsoleLog),
+}
+
+impl Letters {
+    /// Opens a store. A broker is asked with the first page, as one that is away must not keep others from being served.
+    async fn open(
+        url: &str,
+        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))] at: &BrokerArgs,
+    ) -> Result<Self, CliError> {
+        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+        if let Some(log) = ConsoleLog::of(url, at)? {
+            // The bar of a reading is for the person who asked for it, who is not at this terminal.
+            Progress::be_quiet();
+            return Ok(Self::Log(log));
+        }
+        open::store(url, false).await.map(Self::Store)
     }
-    Err(CliError::refused(format!(
-        "cannot serve a console of {shown}: it is a broker, and the console needs a store, in which letters can be marked and \
-         edited; fill one with dlq ingest --from {shown} --into sqlite://dlq.db, and serve that"
-    )))
 }
 
 /// Returns the tokens that let people and programs in: those of the file that is named, or else of the configuration.

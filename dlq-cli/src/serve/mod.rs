@@ -108,20 +108,23 @@ pub(crate) async fn run(
         #[cfg(feature = "kafka")]
         Some(("kafka", rest)) => {
             refuse_what_stores_do(&args, &shown)?;
-            let at = crate::kafka::Measured::new(rest, &shown, at, &args.at_broker)?;
-            watch(Brokered { at, thresholds: health }, &shown, args).await
+            let measured = crate::kafka::Measured::new(rest, &shown, at, &args.at_broker)?;
+            let console = console::open(url, at, &args, tokens, BTreeSet::new()).await?;
+            watch(Brokered { at: measured, thresholds: health }, &shown, args, console).await
         }
         #[cfg(feature = "nats")]
         Some((scheme @ ("nats" | "tls"), rest)) => {
             refuse_what_stores_do(&args, &shown)?;
-            let at = crate::nats::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
-            watch(Brokered { at, thresholds: health }, &shown, args).await
+            let measured = crate::nats::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
+            let console = console::open(url, at, &args, tokens, BTreeSet::new()).await?;
+            watch(Brokered { at: measured, thresholds: health }, &shown, args, console).await
         }
         #[cfg(feature = "redis")]
         Some((scheme @ ("redis" | "rediss"), rest)) => {
             refuse_what_stores_do(&args, &shown)?;
-            let at = crate::redis::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
-            watch(Brokered { at, thresholds: health }, &shown, args).await
+            let measured = crate::redis::Measured::new(scheme, rest, &shown, at, &args.at_broker)?;
+            let console = console::open(url, at, &args, tokens, BTreeSet::new()).await?;
+            watch(Brokered { at: measured, thresholds: health }, &shown, args, console).await
         }
         _ => {
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
@@ -132,7 +135,15 @@ pub(crate) async fn run(
             let via = replaying.as_ref().map(|it| it.clusters.clone()).unwrap_or_default();
             #[cfg(not(any(feature = "kafka", feature = "nats", feature = "redis")))]
             let via = Default::default();
-            let console = console::open(url, &args, tokens, via).await?;
+            let console = console::open(
+                url,
+                #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+                at,
+                &args,
+                tokens,
+                via,
+            )
+            .await?;
             let counts = Arc::<Counts>::default();
             // Alerts open the store by themselves: their reading of groups may be slow, and the look has eight seconds.
             let source = Opened::new(Url(url.to_owned()));
@@ -158,7 +169,6 @@ pub(crate) async fn run(
 /// Refuses what only a store can do, where the dead letters of a broker are served.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 fn refuse_what_stores_do(args: &ServeArgs, shown: &str) -> Result<(), CliError> {
-    console::refuse(args, shown)?;
     if args.alerts.alert.iter().all(String::is_empty) {
         return Ok(());
     }
@@ -246,9 +256,14 @@ impl Replaying {
 }
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-async fn watch<W: Watched>(watched: W, shown: &str, args: ServeArgs) -> Result<ExitCode, CliError> {
+async fn watch<W: Watched>(
+    watched: W,
+    shown: &str,
+    args: ServeArgs,
+    console: Option<Console>,
+) -> Result<ExitCode, CliError> {
     let looker = Looker::new(watched, SystemClock::shared());
-    until_asked(|stop| serve(looker, shown, args, None, stop)).await
+    until_asked(|stop| serve(looker, shown, args, console, stop)).await
 }
 
 async fn serve<W: Watched>(

@@ -8,7 +8,11 @@ mod bad_input;
 mod check;
 #[path = "../common/mod.rs"]
 mod common;
+mod console;
 mod fixture;
+#[allow(dead_code, reason = "others need all of it")]
+#[path = "../common/http.rs"]
+mod http;
 mod ingest;
 #[path = "../common/process.rs"]
 mod process;

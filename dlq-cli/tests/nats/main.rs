@@ -7,8 +7,12 @@ mod bad_input;
 mod check;
 #[path = "../common/mod.rs"]
 mod common;
+mod console;
 mod creds;
 mod fixture;
+#[allow(dead_code, reason = "others need all of it")]
+#[path = "../common/http.rs"]
+mod http;
 mod ingest;
 #[cfg(feature = "postgres")]
 mod outages;

@@ -1,7 +1,5 @@
 //! `dlq serve --console`.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 
 use dlq_core::store::Sink as _;
@@ -9,6 +7,7 @@ use dlq_sql::sqlite::SqliteStore;
 use dlq_testkit::fixtures::letter;
 
 use crate::common::{Ran, dlq};
+use crate::http::{ask, console, get, post};
 use crate::process::Process;
 
 /// A store of three letters, in a folder.
@@ -20,34 +19,9 @@ async fn store() -> (tempfile::TempDir, String) {
     (folder, format!("sqlite://{}", path.display()))
 }
 
-/// Status and body of what is said to an address.
-fn ask(address: &str, request: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("{answer}"));
-    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
-}
-
-fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
-    let head =
-        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n");
-    tokio::task::block_in_place(|| ask(address, &head))
-}
-
 /// Starts it, and returns its address and what it says about the console.
 fn start(args: &[&str]) -> (Process, String, String) {
-    started(Process::start(dlq(&[&["serve", "--console"], args].concat())))
-}
-
-fn started(mut process: Process) -> (Process, String, String) {
-    let line = process.line().unwrap();
-    let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
-    let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
-    let console = process.line().unwrap();
-    (process, address, console)
+    console(dlq(&[&["serve", "--console"], args].concat()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,11 +48,7 @@ async fn the_console_is_served_beside_the_metrics() {
         serde_json::from_str(&get(&address, "/api/v1/default/letters", "").1).unwrap();
     assert_eq!(served, listed);
     let body = "all=true&mark=resolved&note=noise&expect=3";
-    let post = format!(
-        "POST /api/v1/default/mark HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    let marked = tokio::task::block_in_place(|| ask(&address, &post));
+    let marked = post(&address, "/api/v1/default/mark", "", body);
     assert_eq!(marked.0, 200, "{}", marked.1);
     let audit =
         Ran::from(dlq(&["audit", "-o", "json", "--from", &url]).output().unwrap()).ok().json();
@@ -145,11 +115,26 @@ async fn what_would_be_open_to_everybody_is_refused() {
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
         assert!(ran.err.contains(text) && !ran.err.contains("s3cret"), "{args:?}: {}", ran.err);
     }
+}
+
+/// A broker that is away keeps neither the console nor its metrics from being served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_away_is_asked_again() {
     for from in ["nats://127.0.0.1:1/DLQ", "kafka://127.0.0.1:1/dlq", "redis://127.0.0.1:1/dlq"] {
-        let ran = tokio::task::block_in_place(|| serve(&["--console", "--from", from]));
-        assert_eq!(ran.code, 2, "{from}: {}", ran.err);
-        assert!(ran.err.contains("dlq ingest --from"), "{from}: {}", ran.err);
+        let (process, address, _) = start(&["--metrics", "127.0.0.1:0", "--from", from]);
+        assert_eq!(get(&address, "/metrics", "").0, 200);
+        let (status, stores) = get(&address, "/api/v1/stores", "");
+        assert!(status == 200 && stores.contains("\"logs\":[\"default\"]"), "{stores}");
+        let (status, refused) = get(&address, "/api/v1/default/letters", "");
+        assert!(status == 503 && refused.contains(from), "{from}: {refused}");
+        let (status, _) = get(&address, "/s/default", "");
+        assert_eq!(status, 503, "{from}");
+        process.signal("-TERM");
+        assert_eq!(process.end().code, 0);
     }
+    let ran =
+        Ran::from(dlq(&["serve", "--console", "--from", "redis://127.0.0.1:1"]).output().unwrap());
+    assert!(ran.code == 2 && ran.err.contains("names no stream"), "{}", ran.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +146,7 @@ async fn the_console_masks_what_the_configuration_says() {
     let payload = format!("/api/v1/default/letters/{}/payload", letter(1).id);
     let mut command = dlq(&["serve", "--console", "--metrics", "127.0.0.1:0", "--context", "here"]);
     command.env("DLQ_CONFIG", &config);
-    let (process, address, _) = started(Process::start(command));
+    let (process, address, _) = console(command);
     let (status, shown) = get(&address, &payload, "");
     assert!(status == 200 && shown.trim_matches('"').starts_with("***"), "{shown}");
     process.signal("-TERM");
@@ -188,7 +173,7 @@ async fn stores_of_other_contexts_are_shown_under_their_names() {
         command.args(["--metrics", "127.0.0.1:0", "--from", &url]).env("DLQ_CONFIG", &config);
         command
     };
-    let (_process, address, _) = started(Process::start(serve("other")));
+    let (_process, address, _) = console(serve("other"));
     let (status, stores) = get(&address, "/api/v1/stores", "");
     assert!(status == 200 && stores.contains("[\"default\",\"other\"]"), "{stores}");
     let count = get(&address, "/api/v1/other/count", "");

@@ -9,6 +9,9 @@ mod common;
 mod console;
 mod consumer;
 mod documented;
+#[allow(dead_code, reason = "others need all of it")]
+#[path = "../common/http.rs"]
+mod http;
 mod page;
 #[path = "../common/process.rs"]
 mod process;

@@ -22,12 +22,12 @@ const DEAD: &str = "{orders}:dlq";
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A stream with dead letters, on a server of its own.
-struct Fixture {
+pub(super) struct Fixture {
     server: Running,
 }
 
 /// A letter that was born in the stream.
-fn born(number: u64) -> DeadLetter {
+pub(super) fn born(number: u64) -> DeadLetter {
     let mut letter = varied(number);
     letter.origin = Origin::new("redis", "orders", Position::Pair(1_790_000_000_000, number));
     letter.origin = letter.origin.with_cluster("default");
@@ -36,7 +36,7 @@ fn born(number: u64) -> DeadLetter {
 }
 
 impl Fixture {
-    async fn with(letters: Vec<DeadLetter>) -> Option<Self> {
+    pub(super) async fn with(letters: Vec<DeadLetter>) -> Option<Self> {
         let server = block_in_place(|| {
             or_skip(Service::Redis, ensure_installed(Service::Redis)).ok()?;
             Some(Redis::builder().ours().start().unwrap())
@@ -49,7 +49,7 @@ impl Fixture {
         Some(place)
     }
 
-    async fn command(&self, words: &[&str]) -> redis::Value {
+    pub(super) async fn command(&self, words: &[&str]) -> redis::Value {
         let client = redis::Client::open(self.server.url()).unwrap();
         let mut raw = client.get_multiplexed_async_connection().await.unwrap();
         let mut cmd = redis::cmd(words[0]);
@@ -57,7 +57,7 @@ impl Fixture {
         cmd.query_async(&mut raw).await.unwrap()
     }
 
-    async fn count(&self, words: &[&str]) -> i64 {
+    pub(super) async fn count(&self, words: &[&str]) -> i64 {
         redis::from_redis_value(self.command(words).await).unwrap()
     }
 
@@ -65,11 +65,11 @@ impl Fixture {
         self.server.url().trim_start_matches("redis://").trim_end_matches('/')
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("redis://{}/{DEAD}", self.host())
     }
 
-    fn run(&self, args: &[&str]) -> Ran {
+    pub(super) fn run(&self, args: &[&str]) -> Ran {
         run(&[args, &["--from", &self.url()]].concat())
     }
 }

@@ -5,7 +5,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod console;
 mod foreign;
+#[allow(dead_code, reason = "others need all of it")]
+#[path = "../common/http.rs"]
+mod http;
 mod letters;
 #[allow(dead_code, reason = "others need all of it")]
 #[path = "../common/process.rs"]

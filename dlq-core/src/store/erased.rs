@@ -14,19 +14,19 @@ use super::{
     ProcessedEvent, Receipt, ScheduleRun, Selection, Sink, Stats, Store, TakeRequest, Takes,
 };
 use crate::{
-    DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page, PageRequest,
-    RetryQueue, StoreError, Timestamp,
+    CrashMarks, DeadLetter, Death, DelayedRetry, Filter, Finding, LetterId, OperationId, Page,
+    PageRequest, RetryQueue, StoreError, StoreErrorKind, Timestamp,
 };
 
 type Erased<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// Declares the mirror of a trait, implements it for everything that has the trait, and implements the trait for the
-/// named boxes.
+/// named boxes, and for [`ReadOnly`] where the trait is more than reading.
 // A trait whose methods are `async` cannot be a trait object. The mirror is one by boxing each future, which costs an
 // allocation for each call of a store, far less than the call.
 macro_rules! mirror {
     (
-        $trait:ident as $mirror:ident for $($box:ident),+
+        $trait:ident as $mirror:ident for $($box:ident),+ $(; refused by $refusing:ident)?
         { $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)+ }
         $(at once { $(fn $now:ident() -> $value:ty;)+ })?
     ) => {
@@ -41,7 +41,22 @@ macro_rules! mirror {
         }
 
         mirror!(@boxes $trait as $mirror for [$($box),+] [$($($now $value;)+)?] $($name [$($arg: $type),*] $answer;)+);
+        mirror!(@refused $trait by [$($refusing)?] $($name [$($arg: $type),*] $answer;)+);
     };
+    (@refused $trait:ident by [] $($methods:tt)+) => {};
+    (@refused $trait:ident by [$box:ident] $($name:ident [$($arg:ident: $type:ty),*] $answer:ty;)+) => {
+        impl $trait for $box {
+            $(async fn $name(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                mirror!(@answer $name $($arg)*)
+            })+
+        }
+    };
+    // Nothing was decided about any group, which is an answer and no refusal.
+    (@answer group_records $groups:ident) => { Ok(vec![GroupRecord::default(); $groups.len()]) };
+    (@answer $name:ident $($arg:ident)*) => {{
+        let _ = ($($arg,)*);
+        Err(read_only())
+    }};
     (@boxes $trait:ident as $mirror:ident for [$box:ident $(, $more:ident)*] $($methods:tt)+) => {
         mirror!(@box $trait as $mirror for $box $($methods)+);
         mirror!(@boxes $trait as $mirror for [$($more),*] $($methods)+);
@@ -58,14 +73,14 @@ macro_rules! mirror {
     };
 }
 
-mirror!(Sink as DynSink for BoxStore, BoxSink {
+mirror!(Sink as DynSink for BoxStore, BoxSink; refused by ReadOnly {
     fn put(letters: Vec<DeadLetter>) -> Vec<Receipt>;
     fn put_each(letters: Vec<DeadLetter>) -> Vec<Result<Receipt, StoreError>>;
 } at once {
     fn writers() -> usize;
 });
 
-mirror!(Letters as DynLetters for BoxStore, BoxLetters {
+mirror!(Letters as DynLetters for BoxStore, BoxLetters, ReadOnly {
     fn get(id: LetterId) -> Option<DeadLetter>;
     fn get_all(ids: Vec<LetterId>) -> Vec<DeadLetter>;
     fn with_prefix(digits: String, limit: u32) -> Vec<LetterId>;
@@ -76,7 +91,7 @@ mirror!(Letters as DynLetters for BoxStore, BoxLetters {
     fn hours(filter: Filter, since: Timestamp, hours: u32) -> Hours;
 });
 
-mirror!(Claims as DynClaims for BoxStore {
+mirror!(Claims as DynClaims for BoxStore; refused by ReadOnly {
     fn claim(request: ClaimRequest) -> Vec<Claim>;
     fn extend(tokens: Vec<ClaimToken>, lease: Duration) -> Vec<bool>;
     fn finish(finishes: Vec<(ClaimToken, Finish)>) -> Vec<Finished>;
@@ -87,7 +102,7 @@ mirror!(Claims as DynClaims for BoxStore {
     fn store_identity() -> Option<String>;
 });
 
-mirror!(Operations as DynOperations for BoxStore {
+mirror!(Operations as DynOperations for BoxStore; refused by ReadOnly {
     fn plan(spec: OperationSpec) -> Plan;
     fn start(spec: OperationSpec, by: Actor) -> Operation;
     fn operation(id: OperationId) -> Option<Operation>;
@@ -97,13 +112,13 @@ mirror!(Operations as DynOperations for BoxStore {
     fn set_pace(id: OperationId, pace: Option<Pace>, by: Actor) -> Operation;
 });
 
-mirror!(Dispatch as DynDispatch for BoxStore {
+mirror!(Dispatch as DynDispatch for BoxStore; refused by ReadOnly {
     fn take(request: TakeRequest) -> Takes;
     fn record(dispatched: Vec<(ClaimToken, Dispatched)>) -> Vec<Finished>;
     fn succeeded(deaths: Vec<Death>) -> u64;
 });
 
-mirror!(Maintenance as DynMaintenance for BoxStore {
+mirror!(Maintenance as DynMaintenance for BoxStore; refused by ReadOnly {
     fn mark(selection: Selection, mark: Mark, by: Actor) -> Marked;
     fn delete(selection: Selection, by: Actor) -> Marked;
     fn delete_for_good(selection: Selection, by: Actor) -> Marked;
@@ -125,7 +140,7 @@ mirror!(Maintenance as DynMaintenance for BoxStore {
     fn due(overdue: Duration) -> Vec<Due>;
 });
 
-mirror!(RetryQueue as DynRetryQueue for BoxStore {
+mirror!(RetryQueue as DynRetryQueue for BoxStore; refused by ReadOnly {
     fn enqueue(delayed_retry: DelayedRetry) -> ();
 });
 
@@ -170,4 +185,32 @@ impl BoxLetters {
     pub fn new(letters: impl Letters) -> Self {
         Self(Arc::new(letters))
     }
+}
+
+/// Letters as a store that can only be looked at; see [`DeadLetters::read_only`](super::DeadLetters::read_only).
+#[derive(Clone, Debug)]
+pub(super) struct ReadOnly(Arc<dyn DynLetters>);
+
+impl ReadOnly {
+    pub(super) fn new(letters: impl Letters) -> Self {
+        Self(Arc::new(letters))
+    }
+}
+
+impl CrashMarks for ReadOnly {
+    async fn begin(&self, letter: LetterId) -> Result<u32, StoreError> {
+        let _ = letter;
+        Err(read_only())
+    }
+
+    async fn end(&self, letter: LetterId, left: u32) -> Result<(), StoreError> {
+        let _ = (letter, left);
+        Err(read_only())
+    }
+}
+
+/// Returns the error of every call that needs more than letters.
+fn read_only() -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, "do that with letters that can only be read")
+        .with_detail("they are in no store; ingest them into one, which keeps what is done to them")
 }

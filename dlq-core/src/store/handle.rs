@@ -1,12 +1,12 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use super::erased::ReadOnly;
 use super::{
     Actor, ArchiveFilter, ArchivePage, ArchiveRequest, BoxStore, Cleaned, Cleanup, Control, Edit,
-    Group, GroupKey, GroupRecord, GroupUpdate, Health, HealthThresholds, Hours, ItemPage,
-    Letters as _, Maintenance as _, Mark, Marked, Operation, OperationSpec, OperationState,
-    Operations as _, Pace, Plan, Presence, Receipt, Selection, Sink as _, Stats, Store, Triage,
-    TriagedGroup,
+    Group, GroupKey, GroupRecord, GroupUpdate, Health, HealthThresholds, Hours, ItemPage, Letters,
+    Maintenance as _, Mark, Marked, Operation, OperationSpec, OperationState, Operations as _,
+    Pace, Plan, Presence, Receipt, Selection, Sink as _, Stats, Store, Triage, TriagedGroup,
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::outbox::{Dispatcher, Outboxes};
@@ -41,6 +41,14 @@ impl DeadLetters {
     #[must_use]
     pub fn new(store: impl Store) -> Self {
         Self { store: BoxStore::new(store), clock: SystemClock::shared() }
+    }
+
+    /// The handle of letters that can only be looked at, such as those that were read from a broker's log. Every call that
+    /// would change something is `Refused`, and so is one that asks for what only a store knows: operations, the audit and
+    /// consumers. Of groups nothing was ever decided.
+    #[must_use]
+    pub fn read_only(letters: impl Letters) -> Self {
+        Self::new(ReadOnly::new(letters))
     }
 
     /// Sets the clock by which the age of letters is judged. Defaults to the machine's.

@@ -1,0 +1,33 @@
+//! The console of a topic of dead letters.
+
+use dlq_testkit::fixtures::varied;
+
+use crate::fixture::Bench;
+use crate::http::{console, document, get, post};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_is_shown_as_the_command_shows_it() {
+    let Some(bench) = Bench::with("shown", (0..40).map(varied).collect()).await else { return };
+    let serve = ["serve", "--console", "--metrics", "127.0.0.1:0"];
+    let (process, address, _) = console(bench.command(&serve));
+    let one = format!("letters/{}", varied(7).id);
+    for (args, route) in [
+        (&["list"] as &[&str], "letters"),
+        (&["groups"], "groups"),
+        (&["stats"], "stats"),
+        (&["show", &varied(7).id.to_string()], &*one),
+    ] {
+        let mut served = document(&address, &format!("/api/v1/default/{route}"));
+        let said = bench.run(&[args, &["-o", "json"]].concat()).ok().json();
+        if said.get("next").is_none() {
+            served.as_object_mut().unwrap().remove("next");
+        }
+        assert_eq!(served, said, "{args:?} and {route}");
+    }
+    let (status, page) = get(&address, "/s/default/letters", "");
+    assert!(status == 200 && page.contains("<strong>40</strong> letters match"), "{page}");
+    let change = post(&address, "/api/v1/default/mark", "", "all=true&mark=resolved&note=no");
+    assert!(change.0 == 409 && change.1.contains("is a log of a broker"), "{}", change.1);
+    process.signal("-TERM");
+    assert_eq!(process.end().code, 0);
+}
