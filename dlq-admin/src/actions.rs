@@ -1,8 +1,10 @@
 //! Actions on letters and operations, for the pages and for the HTTP interface.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlq_core::policy::duration;
+use dlq_core::replay::ReplayPlan;
 use dlq_core::search::{Search, SearchPage, SearchRequest};
 use dlq_core::store::{
     ArchiveFilter, ArchivePage, ArchiveRequest, AuditEntry, AuditRequest, Control, Edit, EditError,
@@ -18,6 +20,7 @@ use crate::access::Role;
 use crate::call::Call;
 use crate::door::from_base64;
 use crate::filter::{self, When, letter_id};
+use crate::log::{LogReplay, PlannedReplay, Sending};
 use crate::mask::MASK;
 use crate::refusal::Refusal;
 
@@ -227,26 +230,13 @@ async fn spec(call: &Call) -> Result<OperationSpec, Refusal> {
                      (dlq serve --console --replay --via URL), or leave `to` out",
                 ));
             }
-            let target = match to {
-                "origin" => Target::Origin,
-                "" => {
-                    return Err(Refusal::invalid(
-                        "`to` is empty; say handler, origin or a subject",
-                    ));
-                }
-                subject => Target::Subject(subject.to_owned()),
-            };
-            spec = spec.target(target, call.console.via.iter().cloned());
+            spec = spec.target(target(to)?, call.console.via.iter().cloned());
             if let Some(wait) = params.text("canary-wait") {
                 spec = spec.canary_wait(span("canary-wait", wait)?);
             }
         }
     }
-    if let Some(limit) = params.get::<u64>("limit")? {
-        // Elsewhere 0 stands for no limit, so that it could mean all letters or none here.
-        if limit == 0 {
-            return Err(Refusal::invalid("`limit` is 0; say how many letters, or leave it out"));
-        }
+    if let Some(limit) = most(call)? {
         spec = spec.limit(limit);
     }
     if let Some(pace) = params.get("rate")? {
@@ -259,6 +249,26 @@ async fn spec(call: &Call) -> Result<OperationSpec, Refusal> {
         spec = spec.max_replays(max);
     }
     Ok(spec)
+}
+
+/// Reads the destination of a replay.
+fn target(to: &str) -> Result<Target, Refusal> {
+    Ok(match to {
+        "handler" => Target::Handler,
+        "origin" => Target::Origin,
+        "" => return Err(Refusal::invalid("`to` is empty; say handler, origin or a subject")),
+        subject => Target::Subject(subject.to_owned()),
+    })
+}
+
+/// Reads how many letters a replay sends at most.
+fn most(call: &Call) -> Result<Option<u64>, Refusal> {
+    let limit = call.params.get::<u64>("limit")?;
+    // Elsewhere 0 stands for no limit, so that it could mean all letters or none here.
+    if limit == Some(0) {
+        return Err(Refusal::invalid("`limit` is 0; say how many letters, or leave it out"));
+    }
+    Ok(limit)
 }
 
 fn span(name: &str, text: &str) -> Result<Duration, Refusal> {
@@ -296,6 +306,70 @@ pub(crate) async fn replay(
     }
     let operation = call.letters()?.replay(spec, call.actor()).await?;
     Ok((plan, Some(operation)))
+}
+
+/// Replay of a log that is asked for, with what it would do.
+#[derive(Debug)]
+pub(crate) struct PlannedAtLog {
+    pub(crate) asked: LogReplay,
+    pub(crate) planned: PlannedReplay,
+}
+
+/// Returns what the replay of a log that is asked for would do.
+pub(crate) async fn plan_of_log(call: &Call) -> Result<PlannedAtLog, Refusal> {
+    let params = &call.params;
+    // A log does not learn what becomes of a letter that it has sent back.
+    if let Some(name) =
+        ["canary", "canary-wait"].into_iter().find(|name| params.text(name).is_some())
+    {
+        return Err(Refusal::refused(format!(
+            "`{name}` needs a store, which knows what becomes of letters; leave it out, or ingest the log into a store"
+        )));
+    }
+    let filter = chosen_filter(call, call.letters()?).await?;
+    let target = target(params.text("to").unwrap_or("handler"))?;
+    let mut asked = LogReplay::new(filter, target, call.visitor.name.clone());
+    asked.limit = most(call)?;
+    asked.pace = params.get("rate")?;
+    if let Some(max) = params.get("max-replays")? {
+        asked.max_replays = max;
+    }
+    let planned = call.log()?.plan(asked.clone()).await?;
+    Ok(PlannedAtLog { asked, planned })
+}
+
+/// Begins the replay of a log that is asked for, unless it would send nothing.
+pub(crate) async fn replay_of_log(
+    call: &Call,
+    is_asked: bool,
+) -> Result<(ReplayPlan, Option<Arc<Sending>>), Refusal> {
+    let PlannedAtLog { asked, planned } = plan_of_log(call).await?;
+    let plan = planned.plan.clone();
+    agree(call, is_asked, plan.letters)?;
+    if plan.letters == 0 {
+        return Ok((plan, None));
+    }
+    let note = call.params.text("note").unwrap_or_default().trim().to_owned();
+    let sending = call.log()?.start(planned, asked.target, asked.by, note)?;
+    Ok((plan, Some(sending)))
+}
+
+/// The latest replay of the log that the path names.
+pub(crate) fn sending(call: &Call) -> Result<Arc<Sending>, Refusal> {
+    let latest = call.log()?.sending();
+    latest.ok_or_else(|| {
+        Refusal::not_found("nothing of this log was sent back since the process was started")
+    })
+}
+
+/// Stops the replay of the log that the path names.
+pub(crate) fn stop_replay(call: &Call) -> Result<Arc<Sending>, Refusal> {
+    let sending = sending(call)?;
+    if sending.state().is_over() {
+        return Err(Refusal::conflict("the replay has ended already"));
+    }
+    sending.ask_to_stop();
+    Ok(sending)
 }
 
 /// Steers the operation that the path names.

@@ -15,7 +15,7 @@ use crate::Console;
 use crate::access::Role;
 use crate::door::Visitor;
 use crate::kept::{Counted, Kept, Question};
-use crate::log::Taken;
+use crate::log::{CachedLog, Taken};
 use crate::params::Params;
 use crate::refusal::Refusal;
 use crate::shown::{Document, diff};
@@ -25,9 +25,12 @@ use crate::shown::{Document, diff};
 pub(crate) struct Call {
     pub(crate) console: Arc<Console>,
     pub(crate) visitor: Visitor,
-    /// Store that the path names, or the latest reading of the log.
-    pub(crate) store: Option<(String, DeadLetters)>,
-    /// Reading that the letters are of, if the path names a log.
+    /// Store or log that the path names, with its letters: those of a log as of the latest reading, and none where the route
+    /// needs none.
+    pub(crate) store: Option<(String, Option<DeadLetters>)>,
+    /// Log that the path names.
+    pub(crate) log: Option<Arc<CachedLog>>,
+    /// Reading that its letters are of.
     // After `store`: what the reading keeps is dropped behind its letters.
     pub(crate) taken: Option<Arc<Taken>>,
     /// Parameters of the path, by name.
@@ -43,8 +46,13 @@ pub(crate) struct Call {
 impl Call {
     /// The letters of the store that the path names.
     pub(crate) fn letters(&self) -> Result<&DeadLetters, Refusal> {
-        let store = self.store.as_ref().map(|(_, letters)| letters);
-        store.ok_or_else(|| Refusal::not_found("the path names no store"))
+        let letters = self.store.as_ref().and_then(|(_, letters)| letters.as_ref());
+        letters.ok_or_else(|| Refusal::not_found("the path names no store"))
+    }
+
+    /// The log that the path names.
+    pub(crate) fn log(&self) -> Result<&Arc<CachedLog>, Refusal> {
+        self.log.as_ref().ok_or_else(|| Refusal::not_found("the path names no log of a broker"))
     }
 
     /// Returns what is counted for the page, from what is kept if that is not too old.
@@ -65,7 +73,7 @@ impl Call {
 
     /// Returns true if the path names a log of a broker.
     pub(crate) const fn is_log(&self) -> bool {
-        self.taken.is_some()
+        self.log.is_some()
     }
 
     /// Returns true if the visitor may do what this role may, with letters that can be changed.

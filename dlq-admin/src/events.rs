@@ -13,13 +13,14 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use dlq_core::store::{Operation, Stats};
-use dlq_core::{DeadLetters, Filter, OperationId};
+use dlq_core::{DeadLetters, Filter, OperationId, Timestamp};
 use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use crate::call::respond;
+use crate::log::Sending;
 use crate::refusal::Refusal;
 
 /// The shortest pause between two polls of a topic.
@@ -38,8 +39,25 @@ const MOST: usize = 64;
 /// Subject of news.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
-    Overview { store: String },
-    Operation { store: String, id: OperationId },
+    Overview {
+        store: String,
+    },
+    Operation {
+        store: String,
+        id: OperationId,
+    },
+    /// Replay of a log.
+    Replay {
+        store: String,
+        began: Timestamp,
+    },
+}
+
+/// Place where the news of a topic are asked for.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    Letters(DeadLetters),
+    Replay(Arc<Sending>),
 }
 
 /// State of a topic as of its latest poll.
@@ -91,11 +109,7 @@ impl Default for Events {
 
 impl Events {
     /// Returns a stream of the news of a topic, which ends with the topic.
-    pub(crate) async fn listen(
-        &self,
-        topic: Topic,
-        letters: DeadLetters,
-    ) -> Result<Response, Refusal> {
+    pub(crate) async fn listen(&self, topic: Topic, origin: Origin) -> Result<Response, Refusal> {
         // A listener that waited for room would hold a connection and be told nothing.
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
             let text =
@@ -104,7 +118,7 @@ impl Events {
         })?;
         let polled = self.polled(&topic);
         let until = Instant::now() + LIFE;
-        let listener = Listener { topic, letters, polled, shown: None, until, _room: room };
+        let listener = Listener { topic, origin, polled, shown: None, until, _room: room };
         // The first news are waited for, so that a topic that is not there is an answer and no empty stream.
         let first = listener.news().await?;
         let body = stream::unfold(Some((listener, Some(first))), |state| async {
@@ -137,7 +151,7 @@ impl Events {
 #[derive(Debug)]
 struct Listener {
     topic: Topic,
-    letters: DeadLetters,
+    origin: Origin,
     polled: Arc<Polled>,
     shown: Option<Arc<News>>,
     until: Instant,
@@ -146,7 +160,7 @@ struct Listener {
 
 impl Listener {
     async fn news(&self) -> Result<Arc<News>, Refusal> {
-        self.polled.fresh(|| poll(&self.topic, &self.letters)).await
+        self.polled.fresh(|| poll(&self.topic, &self.origin)).await
     }
 
     /// Returns the next piece of the stream, and whether another one follows.
@@ -194,9 +208,17 @@ impl Listener {
     }
 }
 
-async fn poll(topic: &Topic, letters: &DeadLetters) -> Result<News, Refusal> {
+async fn poll(topic: &Topic, origin: &Origin) -> Result<News, Refusal> {
+    let letters = match origin {
+        Origin::Letters(letters) => letters,
+        Origin::Replay(sending) => {
+            // The state is read first, so that the last news have all that happened.
+            let is_last = sending.state().is_over();
+            return Ok(News { document: json!({ "replay": sending.document() }), is_last });
+        }
+    };
     match topic {
-        Topic::Overview { .. } => {
+        Topic::Overview { .. } | Topic::Replay { .. } => {
             let stats = letters.stats(Filter::new()).await?;
             let operations = letters.operations(20).await?;
             Ok(News { document: overview(&stats, &operations), is_last: false })

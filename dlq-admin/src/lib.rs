@@ -24,14 +24,18 @@
 //!
 //! # Logs of brokers
 //!
-//! A [`BrokerLog`] is shown beside stores, or alone: what can be read of a store can be read of it, as of its latest reading.
-//! Its letters cannot be marked, edited or deleted, since a log only grows; routes that would do so answer 409.
+//! A [`BrokerLog`] is shown beside stores, or alone: what can be read of a store can be read of it, as of its latest reading,
+//! and its letters can be sent back. They cannot be marked, edited or deleted, since a log only grows; routes that would do so
+//! answer 409.
 //!
 //! # If the process dies
 //!
 //! Sessions, the answers of idempotency keys and counts of failed logins are in memory: people log in again, and a
 //! request that is made again is carried out again. Letters and operations are in the store, where a call that changes
 //! something may be repeated.
+//!
+//! A replay of a log runs in the process, and ends with it. What it had sent is marked at the broker, or found there by the
+//! next replay, which sends the rest. The page of the replay is gone.
 
 #![deny(clippy::expect_used, reason = "a request must not end the process")]
 #![cfg_attr(test, allow(clippy::expect_used))]
@@ -68,7 +72,7 @@ use dlq_core::DeadLetters;
 use dlq_core::store::Cluster;
 
 pub use access::{Access, Role, Token, UnknownRole};
-pub use log::{BrokerLog, LogFuture, Snapshot};
+pub use log::{BrokerLog, LogFuture, LogReplay, PlannedReplay, ReplayWatch, Snapshot};
 
 use events::Events;
 use guesses::Guesses;

@@ -20,7 +20,7 @@ pub(crate) fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "description": "Dead letters: look at them, group them, send them back. Answers are the documents that the command `dlq` \
                 prints as JSON; the parameters of a filter are its options. `{store}` may name a log of a broker too, which `stores` lists as one: routes \
-                whose `x-logs` is false refuse it with 409.",
+                whose `x-logs` is false refuse it with 409, as those whose `x-stores` is false refuse a store.",
         },
         "paths": paths,
         // The empty one stands for consoles without a login, which the same document describes.
@@ -73,7 +73,8 @@ fn operation(route: &Route) -> Value {
         },
     });
     if route.path.contains("{store}") {
-        operation["x-logs"] = json!(route.serves_logs);
+        operation["x-logs"] = json!(route.serves.logs());
+        operation["x-stores"] = json!(route.serves.stores());
     }
     if let Allowed::From(role) = route.allowed {
         operation["x-role"] = json!(role.as_str());

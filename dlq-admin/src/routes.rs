@@ -55,6 +55,26 @@ pub(crate) enum Kind {
     Api,
 }
 
+/// Letters that a route is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    Stores,
+    /// Stores, and logs of brokers as of their latest reading.
+    Both,
+    /// Logs of brokers, without their letters: a page that stops a replay does not wait for a reading.
+    Logs,
+}
+
+impl Serves {
+    pub(crate) const fn logs(self) -> bool {
+        matches!(self, Self::Both | Self::Logs)
+    }
+
+    pub(crate) const fn stores(self) -> bool {
+        matches!(self, Self::Both | Self::Stores)
+    }
+}
+
 /// Route: where it is, who may use it, what it takes and what it does.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
@@ -64,8 +84,7 @@ pub(crate) struct Route {
     pub(crate) kind: Kind,
     pub(crate) about: &'static str,
     pub(crate) takes: &'static [&'static [Parameter]],
-    /// True if it serves logs of brokers too.
-    pub(crate) serves_logs: bool,
+    pub(crate) serves: Serves,
     pub(crate) most: usize,
     pub(crate) run: fn(Call) -> Running,
 }
@@ -224,7 +243,7 @@ const VERB: &[Parameter] =
 const LOGIN: &[Parameter] = &[Parameter::required("token", "the token")];
 
 macro_rules! routes {
-    ($($method:ident $path:literal $allowed:ident $kind:ident $(@$logs:ident)? $run:path, $about:literal, $takes:expr $(, most $most:expr)?;)+) => {
+    ($($method:ident $path:literal $allowed:ident $kind:ident $(@$serves:ident)? $run:path, $about:literal, $takes:expr $(, most $most:expr)?;)+) => {
         /// Returns every route.
         pub(crate) fn all() -> Vec<Route> {
             // One table for all three means that a route without a right does not compile, and that the document cannot
@@ -236,7 +255,7 @@ macro_rules! routes {
                 kind: Kind::$kind,
                 about: $about,
                 takes: $takes,
-                serves_logs: routes!(@logs $($logs)?),
+                serves: routes!(@serves $($serves)?),
                 most: routes!(@most $($most)?),
                 run: |call| Box::pin($run(call)),
             }),+]
@@ -244,34 +263,38 @@ macro_rules! routes {
     };
     (@allowed Everybody) => { Allowed::Everybody };
     (@allowed $role:ident) => { Allowed::From(Role::$role) };
-    (@logs) => { false };
-    (@logs logs) => { true };
+    (@serves) => { Serves::Stores };
+    (@serves both) => { Serves::Both };
+    (@serves logs) => { Serves::Logs };
     (@most) => { BODY };
     (@most $most:expr) => { $most };
 }
 
-// `@logs` marks what logs of brokers are served by too.
+// `@both` is of stores and of logs of brokers, `@logs` of these alone, and what has neither of stores alone.
 routes! {
     GET "/api/v1/openapi.json" Read Api api::openapi, "Returns the description of this interface", &[];
     GET "/api/v1/stores" Read Api api::stores, "Lists the stores, and what the visitor may do", &[];
-    GET "/api/v1/{store}/letters" Read Api @logs api::list, "Lists letters, newest first", &[FILTER, PAGE];
-    GET "/api/v1/{store}/letters/{id}" Read Api @logs api::letter, "Returns one letter with everything that was tried", &[];
+    GET "/api/v1/{store}/letters" Read Api @both api::list, "Lists letters, newest first", &[FILTER, PAGE];
+    GET "/api/v1/{store}/letters/{id}" Read Api @both api::letter, "Returns one letter with everything that was tried", &[];
     // A download is not revealed with a reason, so the role `read` gets payloads by `reveal` alone.
-    GET "/api/v1/{store}/letters/{id}/payload" Operate Api @logs api::payload, "Returns the payload of a letter, byte for byte", &[];
+    GET "/api/v1/{store}/letters/{id}/payload" Operate Api @both api::payload, "Returns the payload of a letter, byte for byte", &[];
     // It is a POST since it writes to the audit: no link or image can make a browser do it.
     POST "/api/v1/{store}/letters/{id}/reveal" Read Api api::reveal, "Returns one letter with what is hidden from the role `read`; kept in the audit", &[NOTE];
     POST "/api/v1/{store}/letters/{id}/edit" Admin Api api::edit, "Changes the payload or the headers of one letter", &[EDIT, DRY_RUN, NOTE], most EDIT_BODY;
     POST "/api/v1/{store}/letters/{id}/undo" Admin Api api::undo, "Gives a letter back what it was before its latest edit", &[UNDO, DRY_RUN, NOTE];
-    GET "/api/v1/{store}/count" Read Api @logs api::count, "Counts letters", &[FILTER];
-    GET "/api/v1/{store}/groups" Read Api @logs api::groups, "Groups letters by error, those that nobody has decided about first", &[FILTER, LIMIT, STATE, BEGAN];
+    GET "/api/v1/{store}/count" Read Api @both api::count, "Counts letters", &[FILTER];
+    GET "/api/v1/{store}/groups" Read Api @both api::groups, "Groups letters by error, those that nobody has decided about first", &[FILTER, LIMIT, STATE, BEGAN];
     GET "/api/v1/{store}/group" Read Api api::group, "Returns what is known of a group of errors", &[GROUP];
     POST "/api/v1/{store}/group" Operate Api api::triage, "Decides about a group of errors, and gives it an owner or a note", &[GROUP, TRIAGE, NOTE];
     GET "/api/v1/{store}/consumers" Read Api api::consumers, "Lists the consumers that were heard of", &[GONE];
-    GET "/api/v1/{store}/hours" Read Api @logs api::hours, "Counts letters by the hour in which they were stored, and in which they were resolved", &[FILTER, HOURS];
-    GET "/api/v1/{store}/stats" Read Api @logs api::stats, "Counts letters by status, reason, cause, class, subject and consumer", &[FILTER];
+    GET "/api/v1/{store}/hours" Read Api @both api::hours, "Counts letters by the hour in which they were stored, and in which they were resolved", &[FILTER, HOURS];
+    GET "/api/v1/{store}/stats" Read Api @both api::stats, "Counts letters by status, reason, cause, class, subject and consumer", &[FILTER];
     // It changes nothing, and takes its parameters as the replay does, whose filter may be longer than a URL.
-    POST "/api/v1/{store}/plan" Operate Api api::plan, "Says what a replay would do, and does nothing", &[FILTER, REPLAY, CHANGE];
-    POST "/api/v1/{store}/replay" Operate Api api::replay, "Sends letters back", &[FILTER, REPLAY, CHANGE, NOTE];
+    POST "/api/v1/{store}/plan" Operate Api @both api::plan, "Says what a replay would do, and does nothing", &[FILTER, REPLAY, CHANGE];
+    POST "/api/v1/{store}/replay" Operate Api @both api::replay, "Sends letters back", &[FILTER, REPLAY, CHANGE, NOTE];
+    GET "/api/v1/{store}/latest-replay" Read Api @logs api::latest_replay, "Returns the replay of a log that runs, or that ran last since the process was started", &[];
+    GET "/api/v1/{store}/latest-replay/events" Read Api @logs api::latest_replay_events, "Streams the progress of the latest replay of a log until it has ended", &[];
+    POST "/api/v1/{store}/latest-replay/stop" Operate Api @logs api::stop_replay, "Stops the replay of a log after the letters that are on their way", &[NOTE];
     POST "/api/v1/{store}/mark" Operate Api api::mark, "Marks letters as quarantined, pending or resolved", &[MARK, FILTER, CHANGE, DRY_RUN, NOTE];
     POST "/api/v1/{store}/delete" Admin Api api::delete, "Deletes letters, which can be restored until a cleanup empties the archive", &[FILTER, DELETE, CHANGE, DRY_RUN, NOTE];
     GET "/api/v1/{store}/archive" Read Api api::archive, "Lists letters that were deleted and can be restored, the one deleted last first", &[ARCHIVE, ARCHIVE_PAGE];
@@ -294,16 +317,16 @@ routes! {
     POST "/logout" Read Page pages::login::logout, "Logs out", &[];
     GET "/assets/style.css" Everybody Page pages::style, "Style sheet", &[];
     GET "/assets/console.js" Everybody Page pages::script, "Script", &[];
-    GET "/s/{store}" Read Page @logs pages::overview::page, "Overview", &[];
-    GET "/s/{store}/groups" Read Page @logs pages::groups::all, "Groups", &[FILTER, STATE, BEGAN];
+    GET "/s/{store}" Read Page @both pages::overview::page, "Overview", &[];
+    GET "/s/{store}/groups" Read Page @both pages::groups::all, "Groups", &[FILTER, STATE, BEGAN];
     POST "/s/{store}/group" Operate Page pages::groups::triage, "Decides about a group", &[GROUP, TRIAGE, NOTE];
     GET "/s/{store}/schedule" Read Page pages::schedule::page, "Schedule", &[];
     GET "/s/{store}/consumers" Read Page pages::consumers::page, "Consumers", &[GONE];
-    GET "/s/{store}/group" Read Page @logs pages::groups::one, "Group", &[FILTER];
-    GET "/s/{store}/letters" Read Page @logs pages::letters::page, "Letters", &[FILTER, PAGE];
-    GET "/s/{store}/letters/{id}" Read Page @logs pages::letter::page, "Letter", &[VIEW];
-    GET "/s/{store}/letters/{id}/attempts/{n}" Read Page @logs pages::letter::attempt, "Attempt", &[];
-    GET "/s/{store}/letters/{id}/payload" Operate Page @logs api::payload, "Payload", &[];
+    GET "/s/{store}/group" Read Page @both pages::groups::one, "Group", &[FILTER];
+    GET "/s/{store}/letters" Read Page @both pages::letters::page, "Letters", &[FILTER, PAGE];
+    GET "/s/{store}/letters/{id}" Read Page @both pages::letter::page, "Letter", &[VIEW];
+    GET "/s/{store}/letters/{id}/attempts/{n}" Read Page @both pages::letter::attempt, "Attempt", &[];
+    GET "/s/{store}/letters/{id}/payload" Operate Page @both api::payload, "Payload", &[];
     POST "/s/{store}/letters/{id}/reveal" Read Page pages::letter::reveal, "Reveals a letter", &[NOTE, VIEW, THEN];
     GET "/s/{store}/letters/{id}/edit" Admin Page pages::edit::form, "Edit", &[];
     // The preview takes the payload as the save does, so its body may be as long.
@@ -315,9 +338,11 @@ routes! {
     POST "/s/{store}/delete" Admin Page pages::change::delete, "Deletes letters", &[FILTER, DELETE, CHANGE, NOTE];
     GET "/s/{store}/archive" Read Page pages::archive::page, "Deleted letters", &[ARCHIVE, ARCHIVE_PAGE];
     POST "/s/{store}/restore" Admin Page pages::archive::restore, "Restores letters", &[ARCHIVE, NOTE];
-    GET "/s/{store}/replay" Operate Page pages::replay::page, "Replay", &[FILTER, REPLAY, CHANGE];
-    POST "/s/{store}/replay" Operate Page pages::replay::start, "Starts a replay", &[FILTER, REPLAY, CHANGE, NOTE];
-    POST "/s/{store}/plan" Operate Page pages::replay::page, "Says what a replay would do", &[FILTER, REPLAY, CHANGE, NOTE_SO_FAR];
+    GET "/s/{store}/replay" Operate Page @both pages::replay::page, "Replay", &[FILTER, REPLAY, CHANGE];
+    POST "/s/{store}/replay" Operate Page @both pages::replay::start, "Starts a replay", &[FILTER, REPLAY, CHANGE, NOTE];
+    POST "/s/{store}/plan" Operate Page @both pages::replay::page, "Says what a replay would do", &[FILTER, REPLAY, CHANGE, NOTE_SO_FAR];
+    GET "/s/{store}/latest-replay" Read Page @logs pages::log::latest, "The latest replay of a log", &[];
+    POST "/s/{store}/latest-replay/stop" Operate Page @logs pages::log::stop, "Stops the replay of a log", &[NOTE];
     GET "/s/{store}/operations" Read Page pages::operations::all, "Operations", &[];
     GET "/s/{store}/operations/{id}" Read Page pages::operations::one, "Operation", &[ITEMS];
     POST "/s/{store}/operations/{id}/pause" Operate Page pages::operations::pause, "Pauses an operation", &[NOTE];
@@ -472,10 +497,14 @@ async fn carry_out(
             visitor.name, visitor.role
         )));
     }
-    if let Ok(Some((name, Served::Log(_)))) = &served
-        && !route.serves_logs
-    {
-        return Err(of_stores_alone(name));
+    match &served {
+        Ok(Some((name, Served::Log(_)))) if !route.serves.logs() => {
+            return Err(of_stores_alone(name));
+        }
+        Ok(Some((name, Served::Store(_)))) if !route.serves.stores() => {
+            return Err(of_logs_alone(name));
+        }
+        _ => {}
     }
     let mut params = Params::of_form(parts.uri.query().unwrap_or_default().as_bytes());
     if route.is_change() {
@@ -489,12 +518,15 @@ async fn carry_out(
     }
     params.check(route.parameters())?;
     // Only visitors who are let in get here, so naming the stores in a refusal tells no stranger.
-    let (store, taken) = match served? {
-        None => (None, None),
-        Some((name, Served::Store(letters))) => (Some((name, letters)), None),
+    let (store, log, taken) = match served? {
+        None => (None, None, None),
+        Some((name, Served::Store(letters))) => (Some((name, Some(letters))), None, None),
+        Some((name, Served::Log(log))) if route.serves == Serves::Logs => {
+            (Some((name, None)), Some(log), None)
+        }
         Some((name, Served::Log(log))) => {
             let taken = log.taken().await?;
-            (Some((name, taken.letters().clone())), Some(taken))
+            (Some((name, Some(taken.letters().clone()))), Some(log), Some(taken))
         }
     };
     let once = key(route, parts, visitor, &params)?;
@@ -507,6 +539,7 @@ async fn carry_out(
         console: Arc::clone(console),
         visitor: visitor.clone(),
         store,
+        log,
         taken,
         path,
         params,
@@ -576,6 +609,14 @@ fn of_stores_alone(name: &str) -> Refusal {
          deleted, and it has no operations, consumers or audit; ingest it into a store, which has all of that"
     );
     Refusal { title: Some("Only of stores"), ..Refusal::conflict(message) }
+}
+
+/// Refuses a route of logs at a store.
+fn of_logs_alone(name: &str) -> Refusal {
+    let message = format!(
+        "`{name}` is a store: its replays are operations, which stay after they have ended"
+    );
+    Refusal { title: Some("Only of logs"), ..Refusal::conflict(message) }
 }
 
 /// Returns the store or log that the path names.

@@ -9,9 +9,9 @@ use crate::access::Role;
 use crate::actions::{self, Chosen, PAGE, Planned, limit};
 use crate::call::{self, Call, respond};
 use crate::door::file_name;
-use crate::events::Topic;
+use crate::events::{Origin, Topic};
 use crate::refusal::Refusal;
-use crate::shown::{Document, audit_entry};
+use crate::shown::{Document, audit_entry, replay_plan};
 use crate::{Served, filter, hidden, openapi};
 
 /// Returns the document of an error.
@@ -185,16 +185,42 @@ pub(crate) async fn hours(call: Call) -> Result<Response, Refusal> {
 }
 
 pub(crate) async fn plan(call: Call) -> Result<Response, Refusal> {
+    if call.is_log() {
+        let planned = actions::plan_of_log(&call).await?.planned;
+        return call::json(&json!({ "plan": replay_plan(&planned.plan) }));
+    }
     let Planned { spec, plan, unattended } = actions::plan(&call).await?;
     call::json(&json!({ "plan": plan, "spec": spec, "unattended": unattended }))
 }
 
 pub(crate) async fn replay(call: Call) -> Result<Response, Refusal> {
+    if call.is_log() {
+        let (plan, sending) = actions::replay_of_log(&call, false).await?;
+        let plan = sending.is_none().then(|| replay_plan(&plan));
+        let sending = sending.map(|sending| sending.document());
+        return call::json(&json!({ "replay": sending, "plan": plan }));
+    }
     match actions::replay(&call, false).await? {
         (_, Some(operation)) => call::json(&operation),
         // A program that replays what is left finds nothing in the end, which is no error.
         (plan, None) => call::json(&json!({ "id": null, "plan": plan })),
     }
+}
+
+pub(crate) async fn latest_replay(call: Call) -> Result<Response, Refusal> {
+    let latest = call.log()?.sending().map(|sending| sending.document());
+    call::json(&json!({ "replay": latest }))
+}
+
+pub(crate) async fn latest_replay_events(call: Call) -> Result<Response, Refusal> {
+    let sending = actions::sending(&call)?;
+    let topic = Topic::Replay { store: store_name(&call), began: sending.began };
+    call.console.events.listen(topic, Origin::Replay(sending)).await
+}
+
+pub(crate) async fn stop_replay(call: Call) -> Result<Response, Refusal> {
+    let stopped = actions::stop_replay(&call)?;
+    call::json(&json!({ "replay": stopped.document() }))
 }
 
 pub(crate) async fn mark(call: Call) -> Result<Response, Refusal> {
@@ -271,14 +297,14 @@ pub(crate) async fn audit(call: Call) -> Result<Response, Refusal> {
 }
 
 pub(crate) async fn events(call: Call) -> Result<Response, Refusal> {
-    let letters = call.letters()?.clone();
+    let letters = Origin::Letters(call.letters()?.clone());
     let topic = Topic::Overview { store: store_name(&call) };
     call.console.events.listen(topic, letters).await
 }
 
 pub(crate) async fn operation_events(call: Call) -> Result<Response, Refusal> {
     let id = actions::operation(&call).await?.id;
-    let letters = call.letters()?.clone();
+    let letters = Origin::Letters(call.letters()?.clone());
     let topic = Topic::Operation { store: store_name(&call), id };
     call.console.events.listen(topic, letters).await
 }

@@ -28,9 +28,10 @@ for (const part of document.querySelectorAll("[data-events]")) {
     state.textContent = "";
     // Another state has other buttons. What somebody is typing is not taken away.
     const typing = document.activeElement instanceof HTMLInputElement;
-    if (said && news.operation && news.operation.state !== said) {
+    const running = news.operation || news.replay;
+    if (said && running && running.state !== said) {
       if (typing) {
-        state.textContent = "The operation is " + news.operation.state + " now; load the page again.";
+        state.textContent = "It is " + running.state + " now; load the page again.";
       } else {
         location.reload();
       }

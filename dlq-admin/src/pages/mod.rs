@@ -110,7 +110,12 @@ pub(crate) enum Section {
 }
 
 /// Sections of a log of a broker, which knows nothing but its letters.
-const OF_LOGS: [Section; 3] = [Section::Overview, Section::Groups, Section::Letters];
+const OF_LOGS: [(Section, &str, &str); 4] = [
+    (Section::Overview, "", "Overview"),
+    (Section::Groups, "groups", "Groups"),
+    (Section::Letters, "letters", "Letters"),
+    (Section::Operations, "latest-replay", "Replay"),
+];
 
 const SECTIONS: [(Section, &str, &str); 7] = [
     (Section::Overview, "", "Overview"),
@@ -167,9 +172,9 @@ fn frame(
                     @if let Some((call, section)) = at {
                         nav aria-label="Sections" {
                             ul {
-                                @for (one, path, name) in SECTIONS.into_iter().filter(|(one, ..)| !call.is_log() || OF_LOGS.contains(one)) {
+                                @for (one, path, name) in if call.is_log() { &OF_LOGS[..] } else { &SECTIONS } {
                                     li {
-                                        a href=(call.at_store(path, NO_QUERY)) aria-current=[(one == section).then_some("page")] { (name) }
+                                        a href=(call.at_store(path, NO_QUERY)) aria-current=[(*one == section).then_some("page")] { (name) }
                                     }
                                 }
                             }

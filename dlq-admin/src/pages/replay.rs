@@ -27,6 +27,9 @@ const OPTIONS: [(&str, &str, &str); 4] = [
 /// Shows what a replay would do, and asks.
 pub(crate) async fn page(call: Call) -> Result<Response, Refusal> {
     let call = filled_in(call);
+    if call.is_log() {
+        return super::log::replay(&call).await;
+    }
     let Planned { spec, plan, unattended } = actions::plan(&call).await?;
     // The filter of the plan ends before now, so that letters which come while somebody reads are not sent along.
     let filter = filter::params(&spec.filter);
@@ -127,6 +130,9 @@ fn filled_in(mut call: Call) -> Call {
 
 pub(crate) async fn start(call: Call) -> Result<Response, Refusal> {
     let call = filled_in(call);
+    if call.is_log() {
+        return super::log::start(&call).await;
+    }
     match actions::replay(&call, true).await? {
         (_, Some(operation)) => {
             see_other(&call.at_store(&format!("operations/{}", operation.id), NO_QUERY))

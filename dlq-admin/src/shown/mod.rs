@@ -4,12 +4,14 @@ mod audit;
 mod consumers;
 mod diff;
 mod json;
+mod replay;
 mod text;
 
 pub use audit::{audit_diff, audit_entry, audit_subject};
 pub use consumers::consumer_names;
 pub use diff::diff;
 pub use json::indented;
+pub use replay::{replay_plan, skipped};
 pub use text::{age, bytes, escape};
 
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! The dead letters of a broker in the console.
 
-use dlq_admin::{BrokerLog, LogFuture, Snapshot};
+use dlq_admin::{BrokerLog, LogFuture, LogReplay, PlannedReplay, Snapshot};
 use dlq_core::{StoreError, StoreErrorKind};
 
-use super::Read;
+use super::{Asked, Read};
 use crate::cli::BrokerArgs;
 use crate::error::CliError;
 use crate::open::{self, StoreOrBroker};
@@ -37,9 +37,11 @@ impl ConsoleLog {
 
     async fn open(&self) -> Result<StoreOrBroker, CliError> {
         let broker = open::broker(&self.url, &self.at).await?;
-        broker.ok_or_else(|| {
-            CliError::refused(format!("{} is no broker", without_password(&self.url)))
-        })
+        broker.ok_or_else(|| self.not_a_broker())
+    }
+
+    fn not_a_broker(&self) -> CliError {
+        CliError::refused(format!("{} is no broker", without_password(&self.url)))
     }
 
     async fn read_all(&self) -> Result<Read, CliError> {
@@ -50,10 +52,22 @@ impl ConsoleLog {
             StoreOrBroker::Nats(broker) => crate::nats::read_all(&broker).await,
             #[cfg(feature = "redis")]
             StoreOrBroker::Redis(broker) => crate::redis::read_all(&broker).await,
-            StoreOrBroker::Store(_) => Err(CliError::refused(format!(
-                "{} is a store, and no log of a broker",
-                without_password(&self.url)
-            ))),
+            StoreOrBroker::Store(_) => Err(self.not_a_broker()),
+        }
+    }
+}
+
+impl ConsoleLog {
+    async fn planned(&self, replay: LogReplay) -> Result<PlannedReplay, CliError> {
+        let asked = Asked::in_console(replay)?;
+        match self.open().await? {
+            #[cfg(feature = "kafka")]
+            StoreOrBroker::Kafka(broker) => crate::kafka::plan(*broker, asked).await,
+            #[cfg(feature = "nats")]
+            StoreOrBroker::Nats(broker) => crate::nats::plan(*broker, asked).await,
+            #[cfg(feature = "redis")]
+            StoreOrBroker::Redis(broker) => crate::redis::plan(*broker, asked).await,
+            StoreOrBroker::Store(_) => Err(self.not_a_broker()),
         }
     }
 }
@@ -63,6 +77,12 @@ impl BrokerLog for ConsoleLog {
         Box::pin(async {
             let read = self.read_all().await;
             Ok(read.map_err(|error| shown("read the dead letters", error))?.snapshot())
+        })
+    }
+
+    fn plan(&self, replay: LogReplay) -> LogFuture<'_, PlannedReplay> {
+        Box::pin(async {
+            self.planned(replay).await.map_err(|error| shown("plan the replay", error))
         })
     }
 }

@@ -20,7 +20,9 @@ pub(crate) use read::range;
 #[cfg(feature = "kafka")]
 pub(crate) use read::read_kept;
 pub(crate) use read::{Read, read};
-pub(crate) use replay::{Replaying, operation, per_second, refuse_held, refuse_what_stores_take};
+pub(crate) use replay::{
+    Asked, Replaying, operation, per_second, refuse_held, refuse_what_stores_take,
+};
 
 use std::process::ExitCode;
 

@@ -2,13 +2,15 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use dlq_admin::LogReplay;
+use dlq_admin::shown::{replay_plan, skipped};
 use dlq_core::replay::{ReplayOutcome, ReplayPlan, ReplayReport, Skipped};
 use dlq_core::store::Pace;
-use dlq_core::{Clock as _, LetterId, OperationId, SystemClock};
+use dlq_core::{Clock as _, Filter, LetterId, OperationId, SystemClock};
 use serde_json::{Value, json};
 
 use crate::ask;
-use crate::cli::{Command, ReplayArgs};
+use crate::cli::{Command, ReplayArgs, ReplayAtBrokerArgs};
 use crate::commands::{self, PARTIAL};
 use crate::error::{CliError, chain};
 use crate::output::{Output, Progress, escape};
@@ -20,6 +22,50 @@ const SAID: usize = 20;
 pub(crate) struct Replaying {
     bar: Progress,
     failures: Vec<Value>,
+}
+
+/// Replay that the command or the console asks for, once it is known which letters are meant.
+pub(crate) struct Asked {
+    pub(crate) id: OperationId,
+    pub(crate) filter: Filter,
+    pub(crate) to: String,
+    pub(crate) limit: Option<u64>,
+    pub(crate) rate: Option<Pace>,
+    pub(crate) max_replays: u32,
+    /// Name of the person who asks.
+    #[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "Kafka alone keeps it"))]
+    pub(crate) by: String,
+    pub(crate) at_broker: ReplayAtBrokerArgs,
+}
+
+impl Asked {
+    /// Returns what the command asks for.
+    pub(crate) fn of(args: &ReplayArgs, id: OperationId, filter: Filter) -> Self {
+        Self {
+            id,
+            filter,
+            to: args.to.clone(),
+            limit: args.limit,
+            rate: args.rate,
+            max_replays: args.max_replays,
+            by: ask::actor(None).who,
+            at_broker: args.at_broker.clone(),
+        }
+    }
+
+    /// Returns what somebody asks for in the console, with the defaults of the command.
+    pub(super) fn in_console(replay: LogReplay) -> Result<Self, CliError> {
+        Ok(Self {
+            id: new_operation(&replay.by),
+            filter: replay.filter,
+            to: replay.target.to_string(),
+            limit: replay.limit,
+            rate: replay.pace,
+            max_replays: replay.max_replays,
+            by: replay.by,
+            at_broker: ReplayAtBrokerArgs::unless_said()?,
+        })
+    }
 }
 
 /// Refuses what was asked for and means nothing at a broker.
@@ -59,11 +105,12 @@ pub(crate) fn refuse_held(command: &mut Command) -> Result<(), CliError> {
 pub(crate) fn operation(args: &ReplayArgs) -> OperationId {
     // The id is part of what is sent with each letter, so that a replay which goes on is known by the broker as the
     // same.
-    args.at_broker.resume.unwrap_or_else(|| {
-        let by = ask::actor(None).who;
-        // Two replays of one person at the same instant differ by their processes.
-        OperationId::of(&by, SystemClock.now(), u64::from(std::process::id()))
-    })
+    args.at_broker.resume.unwrap_or_else(|| new_operation(&ask::actor(None).who))
+}
+
+fn new_operation(by: &str) -> OperationId {
+    // Two replays of one person at the same instant differ by their processes.
+    OperationId::of(by, SystemClock.now(), u64::from(std::process::id()))
 }
 
 pub(crate) fn per_second(pace: Pace) -> Result<u32, CliError> {
@@ -220,24 +267,7 @@ fn show(out: &mut Output, plan: &ReplayPlan) -> Result<(), CliError> {
         }
         return Ok(());
     }
-    let subscribers: Vec<_> = plan
-        .subscribers
-        .iter()
-        .map(|subscriber| json!({ "stream": subscriber.stream, "consumer": subscriber.consumer }))
-        .collect();
-    out.document(&json!({
-        "plan": {
-            "count": plan.letters,
-            "skipped": skipped(&plan.skipped),
-            "sample": plan.sample,
-            "subscribers": subscribers,
-            "notes": plan.notes,
-        },
-    }))
-}
-
-fn skipped(by: &BTreeMap<Skipped, u64>) -> Value {
-    by.iter().map(|(why, count)| (why.to_string(), json!(count))).collect()
+    out.document(&json!({ "plan": replay_plan(plan) }))
 }
 
 /// 3 when a letter was not sent; one that was sent before was.

@@ -248,7 +248,7 @@ pub(crate) struct RouteArgs {
 }
 
 /// Options of a replay at a broker only.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Replay at a broker")]
 pub(crate) struct ReplayAtBrokerArgs {
     /// Also send letters that were sent before
@@ -286,6 +286,20 @@ pub(crate) struct ReplayAtBrokerArgs {
     #[cfg(feature = "kafka")]
     #[command(flatten)]
     pub(crate) ladder: LadderArgs,
+}
+
+impl ReplayAtBrokerArgs {
+    /// Returns what holds where nothing is said, but for the environment.
+    pub(crate) fn unless_said() -> Result<Self, CliError> {
+        #[derive(clap::Parser)]
+        struct Unsaid {
+            #[command(flatten)]
+            of_replay: ReplayAtBrokerArgs,
+        }
+        let unsaid = <Unsaid as clap::Parser>::try_parse_from(["dlq"]);
+        let unsaid = unsaid.map_err(|error| CliError::refused(error.to_string()))?;
+        Ok(unsaid.of_replay)
+    }
 }
 
 /// The retry topics of a consumer at Kafka.

@@ -13,10 +13,11 @@ pub(crate) use serve::Measured;
 
 use std::process::ExitCode;
 
+use dlq_admin::PlannedReplay;
 use dlq_core::log::Range;
 use dlq_kafka::Ladder;
 
-use crate::broker::{self, Mark, Read};
+use crate::broker::{self, Asked, Mark, Read};
 use crate::cli::{Command, LadderArgs};
 use crate::error::CliError;
 use crate::output::Output;
@@ -75,6 +76,11 @@ pub(crate) async fn run(
 pub(crate) async fn read_all(at: &Broker) -> Result<Read, CliError> {
     at.find().await?;
     broker::read(at.log(), Range::all()).await.map_err(|error| error.about(&at.shown))
+}
+
+/// Plans a replay that somebody asks for in the console.
+pub(crate) async fn plan(at: Broker, asked: Asked) -> Result<PlannedReplay, CliError> {
+    replay::in_console(at, asked).await
 }
 
 /// The ledger by which brokers know what senders of a store have sent, unless the URL names another.

@@ -1,20 +1,21 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use dlq_admin::PlannedReplay;
 use dlq_core::log::Range;
 use dlq_core::policy::duration;
 use dlq_core::protocol::names;
+use dlq_core::replay::ReplayPlan;
 use dlq_core::store::{BoxLetters, Letters as _, Selection};
 use dlq_core::{Filter, PageRequest};
-use dlq_kafka::{KafkaReplay, KafkaTarget, Replayed};
+use dlq_kafka::{KafkaLetters, KafkaReplay, KafkaTarget, Replayed};
 use dlq_letters::memory::MemoryStore;
 use serde_json::json;
 
 use super::connect::range;
 use super::{Broker, ladder};
-use crate::ask;
-use crate::broker::{self, Mark, Replaying};
-use crate::cli::ReplayArgs;
+use crate::broker::{self, Asked, Mark, Replaying};
+use crate::cli::{ReplayArgs, ReplayAtBrokerArgs};
 use crate::error::CliError;
 use crate::filter::{AtKafkaArgs, must_exist};
 use crate::output::{Output, escape};
@@ -29,7 +30,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     broker::refuse_what_stores_take(&args)?;
     // Options that do not fit together are refused before anything is read.
-    let target = target(&args)?;
+    target(&args.to, &args.at_broker)?;
     let id = broker::operation(&args);
     at.find().await?;
     Mark::refuse_kept(&at.marks().await?, &at.shown)?;
@@ -49,28 +50,7 @@ pub(super) async fn run(
     if !args.change.all && *at_kafka == AtKafkaArgs::default() {
         let _ = Selection::matching(filter.clone())?;
     }
-    let mut replay = KafkaReplay::new(&letters, filter.clone(), target, id)
-        .cap(args.max_replays)
-        .who(ask::actor(None).who);
-    if let Some(limit) = args.limit {
-        replay = replay.limit(limit);
-    }
-    if let Some(pace) = args.rate {
-        replay = replay.rate(broker::per_second(pace)?);
-    }
-    if let Some(group) = &args.at_broker.handler_group {
-        if args.to != "handler" {
-            return Err(CliError::refused(format!(
-                "`--handler-group` goes with `--to handler`, and not with `--to {}`",
-                args.to
-            )));
-        }
-        replay = replay.group(group.as_str());
-    }
-    if args.at_broker.again {
-        replay = replay.again();
-    }
-    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    let (replay, plan) = planned(at, &letters, &Asked::of(&args, id, filter.clone())).await?;
     if let Some(hint) = other_ladder(&all, filter, &args).await {
         say!("note: {hint}");
     }
@@ -90,6 +70,50 @@ pub(super) async fn run(
     });
     let report = report.await;
     replaying.finish(out, id, args.at_broker.again, report)
+}
+
+/// Plans what somebody asks for in the console.
+pub(super) async fn in_console(at: Broker, asked: Asked) -> Result<PlannedReplay, CliError> {
+    target(&asked.to, &asked.at_broker)?;
+    at.find().await?;
+    Mark::refuse_kept(&at.marks().await?, &at.shown)?;
+    let (replay, plan) = planned(&at, &at.log(), &asked).await?;
+    Ok(PlannedReplay::new(asked.id, plan, async move |watch| {
+        let told = |replayed: &Replayed| watch.note(replayed.id, &replayed.outcome);
+        replay.run(watch.stop(), told).await
+    }))
+}
+
+/// Plans the replay of letters that were chosen.
+async fn planned(
+    at: &Broker,
+    letters: &KafkaLetters,
+    asked: &Asked,
+) -> Result<(KafkaReplay, ReplayPlan), CliError> {
+    let Asked { to, at_broker, .. } = asked;
+    let target = target(to, at_broker)?;
+    let mut replay = KafkaReplay::new(letters, asked.filter.clone(), target, asked.id)
+        .cap(asked.max_replays)
+        .who(asked.by.as_str());
+    if let Some(limit) = asked.limit {
+        replay = replay.limit(limit);
+    }
+    if let Some(pace) = asked.rate {
+        replay = replay.rate(broker::per_second(pace)?);
+    }
+    if let Some(group) = &at_broker.handler_group {
+        if to != "handler" {
+            return Err(CliError::refused(format!(
+                "`--handler-group` goes with `--to handler`, and not with `--to {to}`"
+            )));
+        }
+        replay = replay.group(group.as_str());
+    }
+    if at_broker.again {
+        replay = replay.again();
+    }
+    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    Ok((replay, plan))
 }
 
 /// Returns what to type where letters waited in retry topics of another ladder than the one that is asked for.
@@ -123,14 +147,14 @@ async fn other_ladder(letters: &BoxLetters, filter: Filter, args: &ReplayArgs) -
     })
 }
 
-fn target(args: &ReplayArgs) -> Result<KafkaTarget, CliError> {
-    let keep_partition = args.at_broker.keep_partition;
-    match args.to.as_str() {
+fn target(to: &str, args: &ReplayAtBrokerArgs) -> Result<KafkaTarget, CliError> {
+    let keep_partition = args.keep_partition;
+    match to {
         "origin" => Ok(KafkaTarget::Origin { keep_partition }),
         to if keep_partition => Err(CliError::refused(format!(
             "`--keep-partition` goes with `--to origin`, where the partitions are those of birth, and not with `--to {to}`"
         ))),
-        "handler" => Ok(KafkaTarget::Handler(ladder(&args.at_broker.ladder))),
+        "handler" => Ok(KafkaTarget::Handler(ladder(&args.ladder))),
         topic => Ok(KafkaTarget::Topic(topic.to_owned())),
     }
 }

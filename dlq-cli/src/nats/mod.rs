@@ -13,10 +13,11 @@ pub(crate) use serve::Measured;
 
 use std::process::ExitCode;
 
+use dlq_admin::PlannedReplay;
 use dlq_core::log::Range;
 use dlq_nats::NatsLetters;
 
-use crate::broker::{self, Mark, Read};
+use crate::broker::{self, Asked, Mark, Read};
 use crate::cli::Command;
 use crate::error::CliError;
 use crate::output::Output;
@@ -68,6 +69,11 @@ pub(crate) async fn read_all(at: &Broker) -> Result<Read, CliError> {
         broker::read(letters, Range::all()).await
     };
     at.permitted(reading).await
+}
+
+/// Plans a replay that somebody asks for in the console.
+pub(crate) async fn plan(at: Broker, asked: Asked) -> Result<PlannedReplay, CliError> {
+    replay::in_console(at, asked).await
 }
 
 /// Refuses a URL that names no stream.

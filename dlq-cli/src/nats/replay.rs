@@ -1,16 +1,22 @@
 use std::process::ExitCode;
 
+use dlq_admin::PlannedReplay;
 use dlq_core::log::Range;
+use dlq_core::replay::ReplayPlan;
 use dlq_core::store::{BoxLetters, Selection};
+use dlq_core::{StoreError, StoreErrorKind};
 use dlq_letters::log::Reading;
 use dlq_letters::memory::MemoryStore;
 use dlq_nats::{NatsLetters, NatsReplay, NatsTarget, Replayed};
 use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 use super::Broker;
 use super::connect::existing_retries;
-use crate::broker::{self, Mark, Replaying};
-use crate::cli::ReplayArgs;
+use crate::broker::{self, Asked, Mark, Replaying};
+use crate::cli::{ReplayArgs, ReplayAtBrokerArgs};
 use crate::error::CliError;
 use crate::filter::must_exist;
 use crate::output::Output;
@@ -25,16 +31,7 @@ pub(super) async fn run(
     broker::refuse_what_stores_take(&args)?;
     let id = broker::operation(&args);
     let planning = async {
-        let stream = at.letters().await?;
-        // A letter that a store has would be sent without its knowledge, and a second time from there.
-        Mark::refuse_kept(&at.marks(&stream).await?, &at.shown)?;
-        let mut letters = NatsLetters::new(&at.context, stream);
-        if let Some(key) = &at.key {
-            letters = letters.binding_key(key.clone());
-        }
-        if let Some(name) = &args.at_broker.key_header {
-            letters = letters.key_header(name);
-        }
+        let letters = letters(at, &args.at_broker).await?;
         // Where no id is given none is looked up.
         let all = if !args.filter.names_letters() {
             BoxLetters::new(MemoryStore::new())
@@ -47,30 +44,7 @@ pub(super) async fn run(
         if !args.change.all {
             let _ = Selection::matching(filter.clone())?;
         }
-        let target = target(at, &args.to, &args.at_broker.retry_stream).await?;
-        let mut replay = NatsReplay::new(&letters, filter, target, id)
-            .cap(args.max_replays)
-            .lease(args.at_broker.lease);
-        if let Some(name) = &args.at_broker.handler_consumer {
-            if args.to != "handler" {
-                return Err(CliError::refused(format!(
-                    "`--handler-consumer` goes with `--to handler`, and not with `--to {}`",
-                    args.to
-                )));
-            }
-            replay = replay.consumer(name.as_str());
-        }
-        if let Some(limit) = args.limit {
-            replay = replay.limit(limit);
-        }
-        if let Some(pace) = args.rate {
-            replay = replay.rate(broker::per_second(pace)?);
-        }
-        if args.at_broker.again {
-            replay = replay.again();
-        }
-        let plan = replay.plan().await?;
-        Ok((replay, plan))
+        planned(at, &letters, &Asked::of(&args, id, filter)).await
     };
     let (replay, plan) = at.permitted(planning).await?;
     let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
@@ -90,6 +64,88 @@ pub(super) async fn run(
     });
     let report = report.await;
     replaying.finish(out, id, args.at_broker.again, report)
+}
+
+/// Plans what somebody asks for in the console.
+pub(super) async fn in_console(at: Broker, asked: Asked) -> Result<PlannedReplay, CliError> {
+    let planning = async {
+        let letters = letters(&at, &asked.at_broker).await?;
+        planned(&at, &letters, &asked).await
+    };
+    let (replay, plan) = at.permitted(planning).await?;
+    Ok(PlannedReplay::new(asked.id, plan, async move |watch| {
+        let (alive, dropped) = oneshot::channel::<()>();
+        // A thread of its own: the compiler does not see that the future of this replay may move between threads
+        // (rust-lang/rust#110338).
+        let sending = spawn_blocking(move || {
+            // The connection stays for as long as it sends.
+            let _connected = at;
+            Handle::current().block_on(async {
+                let told = |replayed: &Replayed| watch.note(replayed.id, &replayed.outcome);
+                tokio::select! {
+                    // First, since nothing of the replay may be polled once the runtime ends.
+                    biased;
+                    // Whoever waits is gone, which ends the replay as the death of the process would.
+                    _ = dropped => Err(died()),
+                    report = replay.run(watch.stop(), told) => report,
+                }
+            })
+        });
+        let report = sending.await.unwrap_or_else(|error| Err(died().with_source(error)));
+        drop(alive);
+        report
+    }))
+}
+
+fn died() -> StoreError {
+    StoreError::new(StoreErrorKind::Unexpected, "send letters back")
+}
+
+/// The letters of the stream, unless they are kept in a store.
+async fn letters(at: &Broker, args: &ReplayAtBrokerArgs) -> Result<NatsLetters, CliError> {
+    let stream = at.letters().await?;
+    // A letter that a store has would be sent without its knowledge, and a second time from there.
+    Mark::refuse_kept(&at.marks(&stream).await?, &at.shown)?;
+    let mut letters = NatsLetters::new(&at.context, stream);
+    if let Some(key) = &at.key {
+        letters = letters.binding_key(key.clone());
+    }
+    if let Some(name) = &args.key_header {
+        letters = letters.key_header(name);
+    }
+    Ok(letters)
+}
+
+/// Plans the replay of letters that were chosen.
+async fn planned(
+    at: &Broker,
+    letters: &NatsLetters,
+    asked: &Asked,
+) -> Result<(NatsReplay, ReplayPlan), CliError> {
+    let Asked { to, at_broker, .. } = asked;
+    let target = target(at, to, &at_broker.retry_stream).await?;
+    let mut replay = NatsReplay::new(letters, asked.filter.clone(), target, asked.id)
+        .cap(asked.max_replays)
+        .lease(at_broker.lease);
+    if let Some(name) = &at_broker.handler_consumer {
+        if to != "handler" {
+            return Err(CliError::refused(format!(
+                "`--handler-consumer` goes with `--to handler`, and not with `--to {to}`"
+            )));
+        }
+        replay = replay.consumer(name.as_str());
+    }
+    if let Some(limit) = asked.limit {
+        replay = replay.limit(limit);
+    }
+    if let Some(pace) = asked.rate {
+        replay = replay.rate(broker::per_second(pace)?);
+    }
+    if at_broker.again {
+        replay = replay.again();
+    }
+    let plan = replay.plan().await?;
+    Ok((replay, plan))
 }
 
 async fn target(at: &Broker, to: &str, retries: &str) -> Result<NatsTarget, CliError> {

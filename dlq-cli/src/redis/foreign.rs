@@ -3,8 +3,10 @@
 use std::future::pending;
 use std::process::ExitCode;
 
+use dlq_admin::PlannedReplay;
 use dlq_core::StoreError;
 use dlq_core::log::{Log as _, Range};
+use dlq_core::replay::ReplayPlan;
 use dlq_core::store::{BoxLetters, Selection};
 use dlq_letters::log::Reading;
 use dlq_letters::memory::MemoryStore;
@@ -13,7 +15,7 @@ use dlq_redis::foreign::{ForeignLetters, ForeignReplay};
 use serde_json::json;
 
 use super::broker::failed;
-use crate::broker::{self, IngestRun, Replaying, Telling};
+use crate::broker::{self, Asked, IngestRun, Replaying, Telling};
 use crate::cli::{Command, IngestArgs, ReplayArgs};
 use crate::commands::show_findings;
 use crate::error::CliError;
@@ -100,12 +102,7 @@ async fn replay(
 ) -> Result<ExitCode, CliError> {
     broker::refuse_what_stores_take(&args)?;
     let id = broker::operation(&args);
-    if args.to != "origin" {
-        return Err(CliError::refused(format!(
-            "letters of {} can only be sent to the queue where they were born; say --to origin",
-            at.letters.dialect()
-        )));
-    }
+    refuse_other_targets(at.letters, &args.to)?;
     // Where no id is given none is looked up.
     let all = if args.filter.names_letters() {
         let reading = Reading::of(at.letters.clone(), Range::all()).await;
@@ -118,17 +115,7 @@ async fn replay(
     if !args.change.all {
         let _ = Selection::matching(filter.clone())?;
     }
-    let mut replay = ForeignReplay::new(at.letters, filter, id).cap(args.max_replays);
-    if let Some(limit) = args.limit {
-        replay = replay.limit(limit);
-    }
-    if let Some(pace) = args.rate {
-        replay = replay.rate(broker::per_second(pace)?);
-    }
-    if args.at_broker.again {
-        replay = replay.again();
-    }
-    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    let (replay, plan) = planned(at, &Asked::of(&args, id, filter)).await?;
     let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
@@ -145,4 +132,48 @@ async fn replay(
     });
     let report = report.await;
     replaying.finish(out, id, args.at_broker.again, report)
+}
+
+/// Plans what somebody asks for in the console.
+pub(super) async fn in_console(
+    letters: &ForeignLetters,
+    shown: &str,
+    asked: Asked,
+) -> Result<PlannedReplay, CliError> {
+    let (replay, plan) = planned(&NamedLetters { letters, shown }, &asked).await?;
+    Ok(PlannedReplay::new(asked.id, plan, async move |watch| {
+        let told = |replayed: &Replayed| watch.note(replayed.id, &replayed.outcome);
+        replay.run(watch.stop(), told).await
+    }))
+}
+
+/// Plans the replay of letters that were chosen.
+async fn planned(
+    at: &NamedLetters<'_>,
+    asked: &Asked,
+) -> Result<(ForeignReplay, ReplayPlan), CliError> {
+    refuse_other_targets(at.letters, &asked.to)?;
+    let mut replay = ForeignReplay::new(at.letters, asked.filter.clone(), asked.id);
+    replay = replay.cap(asked.max_replays);
+    if let Some(limit) = asked.limit {
+        replay = replay.limit(limit);
+    }
+    if let Some(pace) = asked.rate {
+        replay = replay.rate(broker::per_second(pace)?);
+    }
+    if asked.at_broker.again {
+        replay = replay.again();
+    }
+    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    Ok((replay, plan))
+}
+
+fn refuse_other_targets(letters: &ForeignLetters, to: &str) -> Result<(), CliError> {
+    if to == "origin" {
+        return Ok(());
+    }
+    Err(CliError::refused(format!(
+        "letters of {} can only be sent to the queue where they were born; say --to origin",
+        letters.dialect()
+    )))
 }

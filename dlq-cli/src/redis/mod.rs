@@ -16,9 +16,10 @@ pub(crate) use store::{builder, is_store, not_opened};
 
 use std::process::ExitCode;
 
+use dlq_admin::PlannedReplay;
 use dlq_core::log::Range;
 
-use crate::broker::{self as at_broker, Mark, Read};
+use crate::broker::{self as at_broker, Asked, Mark, Read};
 use crate::broker::{range, read, refuse_held, say_cost};
 use crate::cli::Command;
 use crate::commands::show_findings;
@@ -32,6 +33,14 @@ pub(crate) async fn read_all(at: &Broker) -> Result<Read, CliError> {
         None => read(at.letters.clone(), Range::all()).await,
     };
     read.map_err(|error| error.about(&at.shown))
+}
+
+/// Plans a replay that somebody asks for in the console.
+pub(crate) async fn plan(at: Broker, asked: Asked) -> Result<PlannedReplay, CliError> {
+    match &at.foreign {
+        Some(letters) => foreign::in_console(letters, &at.shown, asked).await,
+        None => replay::in_console(at, asked).await,
+    }
 }
 
 /// Refuses a URL that names no stream.

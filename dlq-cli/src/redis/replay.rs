@@ -1,6 +1,8 @@
 use std::process::ExitCode;
 
+use dlq_admin::PlannedReplay;
 use dlq_core::log::Range;
+use dlq_core::replay::ReplayPlan;
 use dlq_core::store::{BoxLetters, Selection};
 use dlq_letters::log::Reading;
 use dlq_letters::memory::MemoryStore;
@@ -8,7 +10,7 @@ use dlq_redis::{RedisReplay, RedisTarget, Replayed};
 use serde_json::json;
 
 use super::Broker;
-use crate::broker::{self, Mark, Replaying};
+use crate::broker::{self, Asked, Mark, Replaying};
 use crate::cli::ReplayArgs;
 use crate::error::CliError;
 use crate::filter::must_exist;
@@ -25,11 +27,7 @@ pub(super) async fn run(
     let id = broker::operation(&args);
     // This comes before the target is looked at: where the letters are in a store, that is the advice that helps.
     Mark::refuse_kept(&at.marks().await?, &at.shown)?;
-    let target = match args.to.as_str() {
-        "origin" => RedisTarget::Origin,
-        "handler" => return Err(not_to_handlers(at)),
-        stream => RedisTarget::Stream(stream.to_owned()),
-    };
+    target(at, &args.to)?;
     // Where no id is given none is looked up.
     let all = if args.filter.names_letters() {
         let reading = Reading::of(at.letters.clone(), Range::all()).await;
@@ -42,19 +40,7 @@ pub(super) async fn run(
     if !args.change.all {
         let _ = Selection::matching(filter.clone())?;
     }
-    let mut replay = RedisReplay::new(&at.letters, filter, target, id)
-        .cap(args.max_replays)
-        .lease(args.at_broker.lease);
-    if let Some(limit) = args.limit {
-        replay = replay.limit(limit);
-    }
-    if let Some(pace) = args.rate {
-        replay = replay.rate(broker::per_second(pace)?);
-    }
-    if args.at_broker.again {
-        replay = replay.again();
-    }
-    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    let (replay, plan) = planned(at, &Asked::of(&args, id, filter)).await?;
     let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
         Ok(replaying) => replaying,
         Err(exit) => return Ok(exit),
@@ -71,6 +57,43 @@ pub(super) async fn run(
     });
     let report = report.await;
     replaying.finish(out, id, args.at_broker.again, report)
+}
+
+/// Plans what somebody asks for in the console.
+pub(super) async fn in_console(at: Broker, asked: Asked) -> Result<PlannedReplay, CliError> {
+    Mark::refuse_kept(&at.marks().await?, &at.shown)?;
+    let (replay, plan) = planned(&at, &asked).await?;
+    Ok(PlannedReplay::new(asked.id, plan, async move |watch| {
+        let told = |replayed: &Replayed| watch.note(replayed.id, &replayed.outcome);
+        replay.run(watch.stop(), told).await
+    }))
+}
+
+/// Plans the replay of letters that were chosen.
+async fn planned(at: &Broker, asked: &Asked) -> Result<(RedisReplay, ReplayPlan), CliError> {
+    let target = target(at, &asked.to)?;
+    let mut replay = RedisReplay::new(&at.letters, asked.filter.clone(), target, asked.id)
+        .cap(asked.max_replays)
+        .lease(asked.at_broker.lease);
+    if let Some(limit) = asked.limit {
+        replay = replay.limit(limit);
+    }
+    if let Some(pace) = asked.rate {
+        replay = replay.rate(broker::per_second(pace)?);
+    }
+    if asked.at_broker.again {
+        replay = replay.again();
+    }
+    let plan = replay.plan().await.map_err(|error| at.failed(error))?;
+    Ok((replay, plan))
+}
+
+fn target(at: &Broker, to: &str) -> Result<RedisTarget, CliError> {
+    match to {
+        "origin" => Ok(RedisTarget::Origin),
+        "handler" => Err(not_to_handlers(at)),
+        stream => Ok(RedisTarget::Stream(stream.to_owned())),
+    }
 }
 
 /// Refusal of handlers: retry records of Redis are written by consumers alone.

@@ -62,6 +62,19 @@ pub(crate) fn until(address: &str, path: &str, is_so: impl Fn(&Value) -> bool) -
     }
 }
 
+/// The latest replay of the log of a console, as soon as it has this state.
+#[track_caller]
+pub(crate) fn latest_replay(address: &str, state: &str) -> Value {
+    let found = tokio::task::block_in_place(|| {
+        until(address, "/api/v1/default/latest-replay", |found| {
+            let found = &found["replay"]["state"];
+            assert!(found == state || found == "running" || found == "stopping", "{found}");
+            found == state
+        })
+    });
+    found["replay"].clone()
+}
+
 /// A console that runs: the process, its address, and what it says about the console.
 pub(crate) fn console(command: std::process::Command) -> (Process, String, String) {
     let mut process = Process::start(command);

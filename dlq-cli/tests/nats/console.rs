@@ -7,7 +7,8 @@ use dlq_testkit::fixtures::{letter, letter_of, varied};
 use serde_json::Value;
 
 use crate::fixture::Bench;
-use crate::http::{console, document, get, post, until};
+use crate::http::{console, document, get, latest_replay, post, until};
+use crate::replay::Born;
 
 /// Arguments of a console.
 const SERVE: [&str; 4] = ["serve", "--console", "--metrics", "127.0.0.1:0"];
@@ -128,9 +129,131 @@ async fn a_stream_is_shown_beside_a_store_under_the_name_of_its_context() {
         let reveal = post(&address, &format!("/api/v1/events/{one}/reveal"), who, "note=why");
         assert_eq!(reveal.0, 409, "{}", reveal.1);
     }
+    // Letters that are kept in a store are sent from there.
+    let replay = "all=true&to=origin&note=why";
+    let kept = post(&address, "/api/v1/events/replay", ana, replay);
+    assert!(kept.0 == 422 && kept.1.contains("are kept in a store"), "{}", kept.1);
+    assert_eq!(post(&address, "/api/v1/events/replay", rita, replay).0, 403);
     // Rules hold for logs as well, also for those who may see payloads.
     let (status, masked) = get(&address, &format!("/api/v1/events/{one}/payload"), ana);
     assert!(status == 200 && masked.trim_matches('"').starts_with("***"), "{masked}");
     process.signal("-TERM");
     assert_eq!(process.end().code, 0);
+}
+
+/// Sends a form to the replay of the HTTP interface, and returns status and document.
+fn api(address: &str, path: &str, form: &str) -> (u16, Value) {
+    let (status, body) = post(address, &format!("/api/v1/default/{path}"), "", form);
+    (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
+}
+
+const ORIGIN: &str = "all=true&to=origin&note=mended";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_are_sent_back_after_a_plan_and_its_number() {
+    let Some(born) = Born::new("consoled", 130).await else { return };
+    let bench = &born.bench;
+    let (process, address, _) = console(bench.command(&SERVE));
+    let (status, planned) = api(&address, "plan", "all=true&to=origin");
+    let dry = bench.run(&["replay", "--all", "--to", "origin", "--dry-run", "-o", "json"]).ok();
+    assert_eq!((status, &planned), (200, &dry.json()));
+    assert_eq!(planned["plan"]["count"], 130);
+    let page = get(&address, "/s/default/replay?all=true&to=origin", "").1;
+    assert!(page.contains("Replay 130 letters") && !page.contains("canary"), "{page}");
+
+    // Without the number, with another one, and with what only a store can do.
+    for (form, status, says) in [
+        (ORIGIN.to_owned(), 422, "type the number"),
+        (format!("{ORIGIN}&expect=129"), 409, "129 were agreed to"),
+        (format!("{ORIGIN}&expect=130&canary=3"), 422, "needs a store"),
+        ("to=origin&note=mended&expect=130".to_owned(), 422, "no filter was given"),
+        ("all=true&note=mended&expect=130".to_owned(), 422, "no retry stream `DLQ_RETRY`"),
+        (format!("{ORIGIN}&expect=130&rate=1/m"), 422, "the slowest rate is 1/s"),
+    ] {
+        let refused = post(&address, "/s/default/replay", "", &form);
+        assert!(
+            refused.0 == status && refused.1.contains(says),
+            "{form}: {} {}",
+            refused.0,
+            refused.1
+        );
+    }
+    assert_eq!(document(&address, "/api/v1/default/latest-replay")["replay"], Value::Null);
+    assert_eq!(born.count().await, 130);
+
+    let some = format!("{ORIGIN}&limit=5&expect=5&idempotency-key=once");
+    for _ in 0..2 {
+        assert_eq!(post(&address, "/s/default/replay", "", &some).0, 303);
+        let ended = latest_replay(&address, "complete");
+        assert_eq!(
+            (&ended["sent"], &ended["failed"], &ended["left"]),
+            (&5.into(), &0.into(), &0.into())
+        );
+        assert_eq!((&ended["to"], &ended["note"]), (&"origin".into(), &"mended".into()));
+        assert_eq!(born.count().await, 135);
+    }
+    // The reading is anew after a replay, however old it is.
+    assert_eq!(document(&address, "/api/v1/default/count?status=sent")["count"], 5);
+    let planned = api(&address, "plan", "all=true&to=origin").1;
+    assert_eq!(planned["plan"]["count"], 125);
+    assert_eq!(planned["plan"]["skipped"]["sent before"], 5);
+
+    // One that takes two minutes is watched, and stopped.
+    let slow = format!("{ORIGIN}&rate=1/s&expect=125");
+    let (status, begun) = api(&address, "replay", &slow);
+    assert!(status == 200 && begun["replay"]["state"] == "running", "{begun}");
+    let (status, second) = api(&address, "replay", &slow);
+    // Some may have been sent since, so that the number is another one.
+    assert_eq!(status, 409, "{second}");
+    let page = get(&address, "/s/default/latest-replay", "").1;
+    assert!(page.contains("latest-replay/events") && page.contains(">Stop<"), "{page}");
+    let (status, stopping) = api(&address, "latest-replay/stop", "note=enough");
+    assert_eq!(status, 200, "{stopping}");
+    let stopped = latest_replay(&address, "stopped");
+    let (sent, left) = (stopped["sent"].as_u64().unwrap(), stopped["left"].as_u64().unwrap());
+    assert!(sent + left == 125 && left > 0, "{stopped}");
+    assert_eq!(born.count().await, 135 + sent);
+    let page = get(&address, "/s/default/latest-replay", "").1;
+    assert!(!page.contains("latest-replay/events") && !page.contains(">Stop<"), "{page}");
+    assert_eq!(api(&address, "latest-replay/stop", "note=again").0, 409);
+    let planned = api(&address, "plan", "all=true&to=origin").1;
+    assert_eq!(planned["plan"]["count"], left);
+
+    // A console that is told to end does not wait for its replay.
+    let (status, begun) = api(&address, "replay", &format!("{ORIGIN}&rate=1/s"));
+    assert_eq!(status, 200, "{begun}");
+    process.signal("-TERM");
+    let ended = process.end();
+    assert!(ended.code == 0 && !ended.err.contains("panicked"), "{}", ended.err);
+    assert!(born.count().await < 260, "some are left");
+}
+
+/// What was sent is marked at the broker, so that the next replay sends the rest, and nothing twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn g6_a_console_that_is_killed_leaves_the_rest_to_the_next_replay() {
+    let Some(born) = Born::new("killed", 60).await else { return };
+    let bench = &born.bench;
+    let (process, address, _) = console(bench.command(&SERVE));
+    let (status, begun) = api(&address, "replay", &format!("{ORIGIN}&rate=1/s&expect=60"));
+    assert_eq!(status, 200, "{begun}");
+    tokio::task::block_in_place(|| {
+        until(&address, "/api/v1/default/latest-replay", |found| {
+            found["replay"]["sent"].as_u64() >= Some(2)
+        })
+    });
+    process.kill();
+    let sent = born.count().await - 60;
+    assert!((2..60).contains(&sent), "{sent}");
+    let (_process, address, _) = console(bench.command(&SERVE));
+    assert_eq!(document(&address, "/api/v1/default/latest-replay")["replay"], Value::Null);
+    let (status, begun) = api(&address, "replay", ORIGIN);
+    assert_eq!(status, 200, "{begun}");
+    // It waits for the lease of the one that was killed.
+    latest_replay(&address, "complete");
+    assert_eq!(born.count().await, 120, "each was sent once");
+    let planned = api(&address, "plan", "all=true&to=origin").1;
+    assert_eq!(
+        (&planned["plan"]["count"], &planned["plan"]["skipped"]["sent before"]),
+        (&0.into(), &60.into())
+    );
 }

@@ -16,14 +16,14 @@ use crate::common::{Ran, dlq};
 use crate::fixture::{Bench, PATIENCE, server_with};
 
 /// Letters of messages that were really published.
-struct Born {
-    bench: Bench,
+pub(crate) struct Born {
+    pub(crate) bench: Bench,
     stream: String,
     subject: String,
 }
 
 impl Born {
-    async fn new(name: &str, count: u64) -> Option<Self> {
+    pub(crate) async fn new(name: &str, count: u64) -> Option<Self> {
         Self::with(name, count, |letter| letter).await
     }
 
@@ -53,7 +53,7 @@ impl Born {
     }
 
     /// How many messages the stream has.
-    async fn count(&self) -> u64 {
+    pub(crate) async fn count(&self) -> u64 {
         let stream = self.bench.context.get_stream(&self.stream).await.unwrap();
         stream.get_info().await.unwrap().state.messages
     }

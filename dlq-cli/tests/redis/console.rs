@@ -2,7 +2,7 @@
 
 use super::letters::{Fixture, born};
 use crate::common::dlq;
-use crate::http::{console, document, get, post};
+use crate::http::{console, document, get, latest_replay, post};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_shown_as_the_command_shows_it() {
@@ -28,6 +28,33 @@ async fn a_stream_is_shown_as_the_command_shows_it() {
     assert!(status == 200 && page.contains("<strong>40</strong> letters match"), "{page}");
     let change = post(&address, "/api/v1/default/mark", "", "all=true&mark=resolved&note=no");
     assert!(change.0 == 409 && change.1.contains("is a log of a broker"), "{}", change.1);
+    process.signal("-TERM");
+    assert_eq!(process.end().code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_a_stream_are_sent_back_once() {
+    let Some(place) = Fixture::with((0..6).map(born).collect()).await else { return };
+    let serve = ["serve", "--console", "--metrics", "127.0.0.1:0", "--from", &place.url()];
+    let (process, address, _) = console(dlq(&serve));
+    let form = "all=true&to=origin&note=mended";
+    let refused = post(&address, "/s/default/replay", "", form);
+    assert!(refused.0 == 422 && refused.1.contains("type the number"), "{}", refused.1);
+    let handler = post(&address, "/api/v1/default/replay", "", "all=true&note=mended");
+    assert!(
+        handler.0 == 422 && handler.1.contains("cannot be sent to their handlers"),
+        "{}",
+        handler.1
+    );
+    assert_eq!(place.count(&["XLEN", "orders"]).await, 0);
+    assert_eq!(post(&address, "/s/default/replay", "", &format!("{form}&expect=6")).0, 303);
+    let ended = latest_replay(&address, "complete");
+    assert_eq!((&ended["sent"], &ended["left"]), (&6.into(), &0.into()), "{ended}");
+    assert_eq!(place.count(&["XLEN", "orders"]).await, 6);
+    assert_eq!(document(&address, "/api/v1/default/count?status=sent")["count"], 6);
+    let again = post(&address, "/api/v1/default/replay", "", form);
+    assert!(again.0 == 200 && again.1.contains("\"sent before\":6"), "{}", again.1);
+    assert_eq!(place.count(&["XLEN", "orders"]).await, 6);
     process.signal("-TERM");
     assert_eq!(process.end().code, 0);
 }

@@ -1,17 +1,24 @@
-//! [`BrokerLog`]: dead letters that stand in a log of a broker, which the console reads.
+//! [`BrokerLog`]: dead letters that stand in a log of a broker, which the console reads and sends back.
+
+mod replay;
 
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlq_core::store::Letters;
+use dlq_core::store::{Letters, Target};
 use dlq_core::{Clock as _, DeadLetters, StoreError, StoreErrorKind, SystemClock, Timestamp};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+
+pub(crate) use replay::Sending;
+pub use replay::{LogReplay, PlannedReplay, ReplayWatch};
+
+use crate::refusal::Refusal;
 
 /// Time for which a reading is shown at least.
 const KEPT: Duration = Duration::from_secs(10);
@@ -57,6 +64,23 @@ pub trait BrokerLog: fmt::Debug + Send + Sync + 'static {
     ///
     /// The future is run to its end, unless the router is dropped. Dropping it has to leave nothing behind.
     fn read(&self) -> LogFuture<'_, Snapshot>;
+
+    /// Plans a replay, without sending anything. Each death is sent once, whoever sends it and however often: what was sent is
+    /// marked at the broker, where the next replay and the next reading find it. Defaults to a refusal, for a log that can
+    /// only be read.
+    ///
+    /// # Errors
+    ///
+    /// `Refused` for what the broker cannot do; otherwise as [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has to leave nothing behind.
+    fn plan(&self, replay: LogReplay) -> LogFuture<'_, PlannedReplay> {
+        drop(replay);
+        let error = StoreError::new(StoreErrorKind::Refused, "send letters back");
+        Box::pin(std::future::ready(Err(error.with_detail("this log can only be read"))))
+    }
 }
 
 /// Letters of a [`BrokerLog`] as they were when it was read.
@@ -114,6 +138,17 @@ impl Taken {
 pub(crate) struct CachedLog {
     log: Arc<dyn BrokerLog>,
     latest: Mutex<Latest>,
+    /// Held while a replay is planned, for which all of the log is read too.
+    planning: Mutex<()>,
+    sent: StdMutex<Sent>,
+}
+
+/// The latest replay, and the task in which it runs.
+#[derive(Debug, Default)]
+struct Sent {
+    latest: Option<Arc<Sending>>,
+    // The task ends with the console: to the broker that is the death of this process.
+    tasks: JoinSet<()>,
 }
 
 #[derive(Debug, Default)]
@@ -126,7 +161,12 @@ struct Latest {
 
 impl CachedLog {
     pub(crate) fn new(log: impl BrokerLog) -> Self {
-        Self { log: Arc::new(log), latest: Mutex::default() }
+        Self {
+            log: Arc::new(log),
+            latest: Mutex::default(),
+            planning: Mutex::default(),
+            sent: StdMutex::default(),
+        }
     }
 
     /// Returns the letters of the latest reading, and reads first if that is old. Whoever asks meanwhile waits for the same
@@ -134,7 +174,7 @@ impl CachedLog {
     pub(crate) async fn taken(&self) -> Result<Arc<Taken>, StoreError> {
         let mut latest = self.latest.lock().await;
         loop {
-            if let Some(taken) = latest.taken.as_ref().filter(|taken| taken.is_fresh()) {
+            if let Some(taken) = latest.taken.as_ref().filter(|taken| self.is_fresh(taken)) {
                 return Ok(Arc::clone(taken));
             }
             // A reading that has ended without anybody there is taken first: it may be fresh.
@@ -153,6 +193,53 @@ impl CachedLog {
                 None => {}
             }
         }
+    }
+}
+
+impl CachedLog {
+    fn is_fresh(&self, taken: &Taken) -> bool {
+        // Letters that a replay has sent say so only in a reading that began after it.
+        let ended = self.sent().latest.as_ref().and_then(|latest| latest.ended());
+        taken.is_fresh() && ended.is_none_or(|ended| taken.began >= ended)
+    }
+
+    /// Plans a replay. Plans are made one after the other.
+    pub(crate) async fn plan(&self, replay: LogReplay) -> Result<PlannedReplay, StoreError> {
+        let _turn = self.planning.lock().await;
+        self.log.plan(replay).await
+    }
+
+    /// Begins a replay, unless one runs.
+    pub(crate) fn start(
+        &self,
+        planned: PlannedReplay,
+        to: Target,
+        by: String,
+        note: String,
+    ) -> Result<Arc<Sending>, Refusal> {
+        let mut sent = self.sent();
+        if sent.latest.as_ref().is_some_and(|latest| !latest.state().is_over()) {
+            return Err(Refusal::conflict(
+                "a replay of this log is running, and nothing was begun; wait for its end, or stop it",
+            ));
+        }
+        let sending = Sending::new(&planned, to, by, note);
+        let (operation, letters) = (planned.id, planned.plan.letters);
+        tracing::info!(%operation, letters, by = sending.by, note = sending.note, "replay of a log begins");
+        // Tasks that have ended are taken out, or the set would grow with every replay.
+        while sent.tasks.try_join_next().is_some() {}
+        sent.tasks.spawn(Arc::clone(&sending).run(planned));
+        sent.latest = Some(Arc::clone(&sending));
+        Ok(sending)
+    }
+
+    /// Returns the replay that runs, or else the one that ran last.
+    pub(crate) fn sending(&self) -> Option<Arc<Sending>> {
+        self.sent().latest.clone()
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
