@@ -100,6 +100,10 @@ async fn work(store: &PostgresStore, first: u64) {
         store.stats(filter.clone()).await.unwrap();
         store.groups(filter, 20).await.unwrap();
     }
+    // These are served by the optional indexes that the book describes.
+    for filter in [Filter::new().error("nowhere"), Filter::new().attribute("customer", "nobody")] {
+        assert_eq!(store.count(filter).await.unwrap(), 0);
+    }
     letters.health(HealthThresholds::default()).await;
     store.due(LEASE).await.unwrap();
     // An operator acts.
@@ -135,6 +139,9 @@ async fn no_query_reads_the_whole_table_of_letters() {
         store.put((start..start + 1000).map(varied).collect()).await.unwrap();
     }
     let mut conn = PgConnection::connect(server.url()).await.unwrap();
+    for statement in optional_indexes() {
+        sql(&mut conn, &statement).await;
+    }
     sql(&mut conn, "VACUUM ANALYZE").await;
     sql(
         &mut conn,
@@ -160,6 +167,18 @@ async fn no_query_reads_the_whole_table_of_letters() {
     let mut conn = PgConnection::connect(server.url()).await.unwrap();
     sql(&mut conn, "SELECT count(*) FROM dlq_events WHERE error || 'x' = 'x'").await;
     assert_eq!(logged(&log).1.len(), 1);
+}
+
+/// Returns the statements of the book that make the indexes of searches.
+fn optional_indexes() -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/search.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, block) = page.split_once("```sql\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let statements = block.split(';').map(|statement| statement.trim().to_owned());
+    let statements: Vec<_> = statements.filter(|statement| !statement.is_empty()).collect();
+    assert_eq!(statements.len(), 3);
+    statements
 }
 
 fn logged(log: &Path) -> (usize, Vec<String>) {
