@@ -4,7 +4,7 @@ use dlq_admin::{BrokerLog, LogFuture, LogReplay, PlannedReplay, Snapshot};
 use dlq_core::{StoreError, StoreErrorKind};
 
 use super::{Asked, Read};
-use crate::cli::BrokerArgs;
+use crate::cli::{BrokerArgs, ServeArgs};
 use crate::error::CliError;
 use crate::open::{self, StoreOrBroker};
 use crate::secret::without_password;
@@ -16,11 +16,19 @@ use crate::secret::without_password;
 pub(crate) struct ConsoleLog {
     url: String,
     at: BrokerArgs,
+    #[cfg(feature = "nats")]
+    key_header: Option<String>,
 }
 
 impl ConsoleLog {
     /// Returns the log of a URL; `None` if it names no broker. Nothing is asked of the broker yet.
-    pub(crate) fn of(url: &str, at: &BrokerArgs) -> Result<Option<Self>, CliError> {
+    pub(crate) fn of(
+        url: &str,
+        at: &BrokerArgs,
+        args: &ServeArgs,
+    ) -> Result<Option<Self>, CliError> {
+        #[cfg(not(feature = "nats"))]
+        let _ = args;
         match url.split_once("://") {
             #[cfg(feature = "kafka")]
             Some(("kafka", rest)) => {
@@ -32,7 +40,12 @@ impl ConsoleLog {
             Some((scheme @ ("redis" | "rediss"), rest)) => crate::redis::check_url(scheme, rest)?,
             _ => return Ok(None),
         }
-        Ok(Some(Self { url: url.to_owned(), at: at.clone() }))
+        Ok(Some(Self {
+            url: url.to_owned(),
+            at: at.clone(),
+            #[cfg(feature = "nats")]
+            key_header: args.via.via_key_header.clone(),
+        }))
     }
 
     async fn open(&self) -> Result<StoreOrBroker, CliError> {
@@ -60,6 +73,8 @@ impl ConsoleLog {
 impl ConsoleLog {
     async fn planned(&self, replay: LogReplay) -> Result<PlannedReplay, CliError> {
         let asked = Asked::in_console(replay)?;
+        #[cfg(feature = "nats")]
+        let asked = asked.with_key_header(self.key_header.clone());
         match self.open().await? {
             #[cfg(feature = "kafka")]
             StoreOrBroker::Kafka(broker) => crate::kafka::plan(*broker, asked).await,

@@ -66,6 +66,13 @@ impl Asked {
             at_broker: ReplayAtBrokerArgs::unless_said()?,
         })
     }
+
+    /// Sets the header that carries the key of a message at NATS, where one is named.
+    #[cfg(feature = "nats")]
+    pub(super) fn with_key_header(mut self, name: Option<String>) -> Self {
+        self.at_broker.key_header = name.or(self.at_broker.key_header);
+        self
+    }
 }
 
 /// Refuses what was asked for and means nothing at a broker.

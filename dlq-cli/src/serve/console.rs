@@ -68,7 +68,7 @@ pub(super) async fn open(
     let first = Letters::open(
         url,
         #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-        at,
+        (at, args),
     );
     let admin = match first.await? {
         Letters::Store(store) => Admin::new(store),
@@ -82,7 +82,7 @@ pub(super) async fn open(
         let letters = Letters::open(
             &url,
             #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-            at,
+            (at, args),
         );
         let letters = letters.await.map_err(|error| error.about(&format!("the context {name}")))?;
         admin = match letters {
@@ -107,10 +107,13 @@ impl Letters {
     /// Opens a store. A broker is asked with the first page, as one that is away must not keep others from being served.
     async fn open(
         url: &str,
-        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))] at: &BrokerArgs,
+        #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))] (at, args): (
+            &BrokerArgs,
+            &ServeArgs,
+        ),
     ) -> Result<Self, CliError> {
         #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-        if let Some(log) = ConsoleLog::of(url, at)? {
+        if let Some(log) = ConsoleLog::of(url, at, args)? {
             // The bar of a reading is for the person who asked for it, who is not at this terminal.
             Progress::be_quiet();
             return Ok(Self::Log(log));

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use dlq_core::Message;
+use dlq_core::{DeadLetter, Message};
 use dlq_testkit::fixtures::{letter, letter_of, varied};
 use serde_json::Value;
 
@@ -226,6 +226,27 @@ async fn letters_are_sent_back_after_a_plan_and_its_number() {
     let ended = process.end();
     assert!(ended.code == 0 && !ended.err.contains("panicked"), "{}", ended.err);
     assert!(born.count().await < 260, "some are left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_goes_into_the_header_that_is_named() {
+    let keyed = |mut letter: DeadLetter| {
+        letter.message = letter.message.with_key("k");
+        letter
+    };
+    let Some(born) = Born::with("keyed", 2, keyed).await else { return };
+    let (without, address, _) = console(born.bench.command(&SERVE));
+    assert_eq!(api(&address, "replay", ORIGIN).0, 200);
+    let ended = latest_replay(&address, "complete");
+    assert_eq!((&ended["sent"], &ended["failed"]), (&0.into(), &2.into()), "{ended}");
+    assert!(ended["failures"][0]["error"].as_str().unwrap().contains("has a key"), "{ended}");
+    drop(without);
+    let named = [&SERVE[..], &["--via-key-header", "key"]].concat();
+    let (_with, address, _) = console(born.bench.command(&named));
+    assert_eq!(api(&address, "replay", ORIGIN).0, 200);
+    let ended = latest_replay(&address, "complete");
+    assert_eq!((&ended["sent"], &ended["failed"]), (&2.into(), &0.into()), "{ended}");
+    assert_eq!(born.count().await, 4);
 }
 
 /// What was sent is marked at the broker, so that the next replay sends the rest, and nothing twice.

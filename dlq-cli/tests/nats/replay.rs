@@ -27,7 +27,7 @@ impl Born {
         Self::with(name, count, |letter| letter).await
     }
 
-    async fn with(
+    pub(crate) async fn with(
         name: &str,
         count: u64,
         change: impl Fn(DeadLetter) -> DeadLetter,
