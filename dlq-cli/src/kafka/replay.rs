@@ -7,7 +7,7 @@ use dlq_core::policy::duration;
 use dlq_core::protocol::names;
 use dlq_core::replay::ReplayPlan;
 use dlq_core::store::{BoxLetters, Letters as _, Selection};
-use dlq_core::{Filter, PageRequest};
+use dlq_core::{LetterSummary, PageRequest};
 use dlq_kafka::{KafkaLetters, KafkaReplay, KafkaTarget, Replayed};
 use dlq_letters::memory::MemoryStore;
 use serde_json::json;
@@ -51,7 +51,10 @@ pub(super) async fn run(
         let _ = Selection::matching(filter.clone())?;
     }
     let (replay, plan) = planned(at, &letters, &Asked::of(&args, id, filter.clone())).await?;
-    if let Some(hint) = other_ladder(&all, filter, &args).await {
+    // It is a hint, so an error of it ends nothing, and one page of letters is enough.
+    if let Ok(page) = all.list(filter, PageRequest::new()).await
+        && let Some(hint) = other_ladder(&page.letters, &args.to, &args.at_broker)
+    {
         say!("note: {hint}");
     }
     let mut replaying = match Replaying::begin(out, &args, id, &plan)? {
@@ -77,7 +80,8 @@ pub(super) async fn in_console(at: Broker, asked: Asked) -> Result<PlannedReplay
     target(&asked.to, &asked.at_broker)?;
     at.find().await?;
     Mark::refuse_kept(&at.marks().await?, &at.shown)?;
-    let (replay, plan) = planned(&at, &at.log(), &asked).await?;
+    let (replay, mut plan) = planned(&at, &at.log(), &asked).await?;
+    plan.notes.extend(other_ladder(&plan.sample, &asked.to, &asked.at_broker));
     Ok(PlannedReplay::new(asked.id, plan, async move |watch| {
         let told = |replayed: &Replayed| watch.note(replayed.id, &replayed.outcome);
         replay.run(watch.stop(), told).await
@@ -117,19 +121,17 @@ async fn planned(
 }
 
 /// Returns what to type where letters waited in retry topics of another ladder than the one that is asked for.
-async fn other_ladder(letters: &BoxLetters, filter: Filter, args: &ReplayArgs) -> Option<String> {
-    if args.to != "handler" {
+fn other_ladder(letters: &[LetterSummary], to: &str, args: &ReplayAtBrokerArgs) -> Option<String> {
+    if to != "handler" {
         return None;
     }
-    let asked = &args.at_broker.ladder;
-    // It is a hint, so an error of it ends nothing, and one page of letters is enough.
-    let page = letters.list(filter, PageRequest::new()).await.ok()?;
+    let asked = &args.ladder;
     let mut delays = BTreeSet::new();
-    for letter in &page.letters {
+    for letter in letters {
         // A header said so, so it is only shown, and nothing is written there unless somebody asks for it.
         let Some(topic) = letter.attributes.get(names::PREVIOUS_TOPIC) else { continue };
         let template = asked.ladder_names.replace("{topic}", letter.origin.stream());
-        let group = args.at_broker.handler_group.as_ref();
+        let group = args.handler_group.as_ref();
         let group = group.or_else(|| letter.attributes.get("kafka.group"));
         let template = template.replace("{group}", group.unwrap_or(&letter.consumer));
         let (before, after) = template.split_once("{delay}")?;

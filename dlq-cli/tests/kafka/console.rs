@@ -4,6 +4,7 @@ use dlq_testkit::fixtures::varied;
 
 use crate::fixture::Bench;
 use crate::http::{console, document, get, latest_replay, post};
+use crate::replay::waited;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_is_shown_as_the_command_shows_it() {
@@ -50,4 +51,16 @@ async fn letters_of_a_topic_are_sent_back_once() {
     assert_eq!(bench.records("consoled").len(), 12);
     process.signal("-TERM");
     assert_eq!(process.end().code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ladder_in_which_letters_waited_is_said() {
+    let (letter, _) = waited("consoled-waited");
+    let Some(bench) = Bench::with("consoled-waited", vec![letter]).await else { return };
+    let serve = ["serve", "--console", "--metrics", "127.0.0.1:0"];
+    let (_process, address, _) = console(bench.command(&serve));
+    let planned = post(&address, "/api/v1/default/plan", "", "all=true");
+    assert!(planned.0 == 200 && planned.1.contains("--ladder 10s"), "{}", planned.1);
+    let page = get(&address, "/s/default/replay?all=true", "");
+    assert!(page.0 == 200 && page.1.contains("--ladder 10s"), "{}", page.1);
 }

@@ -109,15 +109,21 @@ async fn the_handler_that_failed_hears_it_and_nobody_else() {
     assert_eq!(bench.records("handler").len(), 3);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_ladder_in_which_letters_waited_is_said() {
-    let origin = Origin::new("kafka", "waited", Position::Offset(4)).with_partition(0);
+/// A letter of a topic that has waited in a retry topic, and the name of that.
+pub(crate) fn waited(topic: &str) -> (DeadLetter, String) {
+    let origin = Origin::new("kafka", topic, Position::Offset(4)).with_partition(0);
     let mut waited = letter(1);
     waited.id = LetterId::of(&origin, None, "billing");
-    waited.message = Message::new("waited", "1");
+    waited.message = Message::new(topic, "1");
     (waited.origin, waited.consumer) = (origin, "billing".to_owned());
-    let stage = "waited.billing.retry.10s".to_owned();
+    let stage = format!("{topic}.billing.retry.10s");
     waited.attributes.insert("previous.topic".to_owned(), stage.clone());
+    (waited, stage)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ladder_in_which_letters_waited_is_said() {
+    let (waited, stage) = waited("waited");
     let Some(bench) = Bench::with("waited", vec![waited]).await else { return };
     let ran = bench.run(&["replay", "--all", "--yes"]);
     assert_ne!(ran.code, 0, "{}", ran.out);
