@@ -52,8 +52,10 @@ impl Query {
         }
         for (name, value) in &filter.attributes {
             let pair = format!("{}:{}", quoted(name), quoted(value));
-            // As with the error, for an index that somebody has made.
-            self = self.push(" AND t.attributes LIKE ").bind(containing(&pair).as_str());
+            // As with the error, for an index that somebody has made. The JSON stands in its column as it is, so that what is
+            // looked for is not escaped as texts are.
+            self = self.push(" AND t.attributes LIKE convert_from(");
+            self = self.bind(containing(&pair).into_bytes()).push(", 'UTF8')");
             // Most letters are passed over by their text. The text alone does not tell a name that begins from a value
             // that ends: both may stand between a comma and a quote. JSON functions refuse NUL, so it stands as `\z` in
             // what they read, and a backslash as `\s`; what is not JSON is not read.
