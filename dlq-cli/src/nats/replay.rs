@@ -9,7 +9,7 @@ use dlq_letters::log::Reading;
 use dlq_letters::memory::MemoryStore;
 use dlq_nats::{NatsLetters, NatsReplay, NatsTarget, Replayed};
 use serde_json::json;
-use tokio::runtime::Handle;
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
@@ -80,10 +80,12 @@ pub(super) async fn in_console(at: Broker, asked: Asked) -> Result<PlannedReplay
         let sending = spawn_blocking(move || {
             // The connection stays for as long as it sends.
             let _connected = at;
-            Handle::current().block_on(async {
+            // Timers of the console's runtime panic in other threads once that ends, so this thread has its own.
+            let runtime = Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| died().with_source(error))?;
+            runtime.block_on(async {
                 let told = |replayed: &Replayed| watch.note(replayed.id, &replayed.outcome);
                 tokio::select! {
-                    // First, since nothing of the replay may be polled once the runtime ends.
                     biased;
                     // Whoever waits is gone, which ends the replay as the death of the process would.
                     _ = dropped => Err(died()),

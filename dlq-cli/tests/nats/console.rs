@@ -252,7 +252,7 @@ async fn a_key_goes_into_the_header_that_is_named() {
 /// What was sent is marked at the broker, so that the next replay sends the rest, and nothing twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_a_console_that_is_killed_leaves_the_rest_to_the_next_replay() {
-    let Some(born) = Born::new("killed", 60).await else { return };
+    let Some(born) = Born::new("consoled-killed", 60).await else { return };
     let bench = &born.bench;
     let (process, address, _) = console(bench.command(&SERVE));
     let (status, begun) = api(&address, "replay", &format!("{ORIGIN}&rate=1/s&expect=60"));
