@@ -185,7 +185,6 @@ impl CachedLog {
                     let snapshot = log.read().await?;
                     Ok(Taken { snapshot, at, began, took: began.elapsed() })
                 });
-                // The former letters may be many, and two readings need not be in memory for longer than it takes.
             }
             match latest.reading.join_next().await {
                 Some(Ok(read)) => latest.taken = Some(Arc::new(read?)),
@@ -194,9 +193,7 @@ impl CachedLog {
             }
         }
     }
-}
 
-impl CachedLog {
     fn is_fresh(&self, taken: &Taken) -> bool {
         // Letters that a replay has sent say so only in a reading that began after it.
         let ended = self.sent().latest.as_ref().and_then(|latest| latest.ended());

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use axum::response::Response;
 use dlq_core::replay::ReplayPlan;
-use dlq_core::store::{Group, Hours, Target};
+use dlq_core::store::{Group, Hours};
 use dlq_core::{Clock as _, Filter, SystemClock};
 use maud::{Markup, html};
 
 use super::parts::{
     change_fields, conditions, cut, expect, facts, hidden, letter_link, letters, table, time,
 };
+use super::replay::would_be_sent;
 use super::{Section, chart, groups as of_stores, overview as of_store, page};
 use crate::access::Role;
 use crate::actions::{self, PlannedAtLog};
@@ -164,15 +165,7 @@ fn reason(id: &str, so_far: Option<&str>) -> Markup {
 
 fn explain(plan: &ReplayPlan, asked: &LogReplay) -> Markup {
     html! {
-        p {
-            strong { (plan.letters) } " letters would be sent "
-            @match &asked.target {
-                Target::Handler => "back to the consumers that failed, and to nobody else.",
-                Target::Origin => "to where they came from; everybody who listens there sees them again.",
-                other => { "to " strong { (cut(&other.to_string(), 200)) } "; everybody who listens there sees them." },
-            }
-            @if let Some(pace) = asked.pace { " At most " (pace) "." }
-        }
+        p { (would_be_sent(plan.letters, &asked.target, asked.pace)) }
         @if !plan.skipped.is_empty() {
             ul { @for (why, count) in &plan.skipped { li { (count) " more match and would be skipped: " (why) } } }
         }

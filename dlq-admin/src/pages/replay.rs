@@ -1,6 +1,6 @@
 use axum::response::Response;
 use dlq_core::Status;
-use dlq_core::store::{OperationSpec, Plan, Target};
+use dlq_core::store::{OperationSpec, Pace, Plan, Target};
 use maud::{Markup, html};
 
 use super::parts::{
@@ -92,16 +92,23 @@ fn destination(call: &Call) -> Markup {
     }
 }
 
+/// Says how many letters a replay would send, where to and how fast.
+pub(super) fn would_be_sent(letters: u64, target: &Target, pace: Option<Pace>) -> Markup {
+    html! {
+        strong { (letters) } " letters would be sent "
+        @match target {
+            Target::Handler => "back to the consumers that failed, and to nobody else.",
+            Target::Origin => "to where they came from; everybody who listens there sees them again.",
+            other => { "to " strong { (cut(&other.to_string(), 200)) } "; everybody who listens there sees them." },
+        }
+        @if let Some(pace) = pace { " At most " (pace) "." }
+    }
+}
+
 fn explain(plan: &Plan, spec: &OperationSpec) -> Markup {
     html! {
         p {
-            strong { (plan.count) } " letters would be sent "
-            @match &spec.target {
-                Target::Handler => "back to the consumers that failed.",
-                Target::Origin => "to where they came from; everybody who listens there sees them again.",
-                other => { "to " strong { (cut(&other.to_string(), 200)) } "; everybody who listens there sees them." },
-            }
-            @if let Some(pace) = spec.pace { " At most " (pace) "." }
+            (would_be_sent(plan.count, &spec.target, spec.pace))
             @if let Some(canary) = spec.canary { " The first " (canary) " go alone, and the rest waits for their outcome." }
         }
         @if plan.past_cap > 0 { p { (plan.past_cap) " of them were replayed too often and would be quarantined instead." } }

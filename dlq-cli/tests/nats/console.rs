@@ -249,7 +249,7 @@ async fn a_key_goes_into_the_header_that_is_named() {
     assert_eq!(born.count().await, 4);
 }
 
-/// What was sent is marked at the broker, so that the next replay sends the rest, and nothing twice.
+/// Replays find at the broker what one that was killed has sent, and send the rest, nothing twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_a_console_that_is_killed_leaves_the_rest_to_the_next_replay() {
     let Some(born) = Born::new("consoled-killed", 60).await else { return };
